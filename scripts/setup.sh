@@ -203,6 +203,11 @@ if [ "$purpose" = --test ] && command -v qemu-system-x86_64 >/dev/null; then
             echo "setup: it cannot be had, so the tests that boot one are skipped"
     done
 fi
+# A QEMU that speaks vfio-user, for the case `guest-pci`.
+if [ "$purpose" = --test ] && [ ! -e "$target/qemu-vfio-user/qemu" ]; then
+    echo "setup: downloading a QEMU that speaks vfio-user into $target/qemu-vfio-user"
+    "$(dirname "$0")/qemu-files.sh" "$target/qemu-vfio-user" || echo "setup: it cannot be had, so the case guest-pci is skipped"
+fi
 [ "$purpose" != --test ] || "$(dirname "$0")/quic-peers.sh" "$target/quic-peers"
 # A controller of OpenFlow, for the case `agent`.
 if [ "$purpose" = --test ] && ! "$target/os-ken/bin/python" -c "import os_ken" 2>/dev/null; then

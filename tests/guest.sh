@@ -4,16 +4,17 @@
 #   start_guest one $(vhost_user client "$scratch/one.sock")
 #   guest one ping -c 1 192.0.2.1
 #
-# What a case sets before it reads this: `guest_kind`, the kernel other than the usual one (scripts/guest-files.sh).
+# What a case sets before it reads this: `guest_kind`, the kernel other than the usual one (scripts/guest-files.sh); `guest_qemu`, another QEMU.
 
-needs qemu-system-x86_64
+guest_qemu=${guest_qemu:-qemu-system-x86_64}
+needs "$guest_qemu"
 guest_files=${MILLRACE_GUEST:-${CARGO_TARGET_DIR:-$root/target}/guest}${guest_kind:+-$guest_kind}
 [ -e "$guest_files/vmlinuz" ] || skip "there is no kernel for a guest in $guest_files (scripts/setup.sh downloads it)"
 declare -A guests=()
 # Files of this machine, programs among them, that guests have too.
 guest_has=()
 # Of this kind are guests that see the files of this machine, and use its programs.
-guest_memory=256M guest_sees=() guest_words=
+guest_memory=256M guest_sees=() guest_words= guest_machine=pc
 if [ "${guest_kind:-}" = router ]; then
     guest_memory=768M guest_words="files=$guest_files"
     guest_sees=(-virtfs "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap")
@@ -81,8 +82,8 @@ launch_guest() {
     mkfifo "$scratch/$name-serial.in"
     : >"$scratch/$name-serial.out"
     # The memory has to be a file that the card can map as well. The kernel's check of its timer fails on a busy machine.
-    background "$name-qemu" qemu-system-x86_64 "${guest_processor[@]}" -nodefaults -no-user-config -nographic -no-reboot \
-        -machine pc,memory-backend=memory -object memory-backend-memfd,id=memory,size=$guest_memory,share=on -m "$guest_memory" \
+    background "$name-qemu" "$guest_qemu" "${guest_processor[@]}" -nodefaults -no-user-config -nographic -no-reboot \
+        -machine "$guest_machine",memory-backend=memory -object memory-backend-memfd,id=memory,size=$guest_memory,share=on -m "$guest_memory" \
         -kernel "$guest_files/vmlinuz" -initrd "$scratch/guest.cpio" -append "console=ttyS0 quiet panic=-1 no_timer_check $guest_words" \
         -serial "file:$scratch/$name-console.log" -serial "pipe:$scratch/$name-serial" "${guest_sees[@]}" "$@"
     guests[$name]=$started

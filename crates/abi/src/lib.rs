@@ -14,6 +14,7 @@ pub mod header;
 pub mod launch;
 pub mod message;
 pub mod name;
+pub mod pci;
 pub mod queue;
 pub mod register;
 pub mod schedule;

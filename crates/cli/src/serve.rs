@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use millrace_abi::access::Right;
 use millrace_abi::name::{CardOptions, MAX_PATH};
@@ -12,6 +13,7 @@ use millrace_flow::language::RuleFile;
 use millrace_hosted::{Server as Messages, Start as StartMessages};
 use millrace_link::{Link, LinkError, Wanted};
 use millrace_message::hosted;
+use millrace_pci::Functions;
 use millrace_rdma::number::Gid;
 use millrace_rdma::served::Quota;
 use millrace_rdma::wire::Format;
@@ -23,7 +25,7 @@ use rustix::fs::{Mode, OFlags};
 
 /// A card that listens until this is dropped.
 pub struct Daemon {
-    driver: Driver,
+    driver: Arc<Driver>,
 }
 
 impl Daemon {
@@ -33,12 +35,33 @@ impl Daemon {
         let card =
             stop::at_once(|| Card::with_rules(options, rules)).map_err(|error| Failure::Usage(error.to_string()))?;
         let driver = Driver::listen_for(card, path, policy).map_err(|error| Failure::Usage(error.to_string()))?;
-        Ok(Self { driver })
+        Ok(Self { driver: Arc::new(driver) })
     }
 
     /// Which socket it listens on.
     pub fn socket(&self) -> Option<SocketIdentity> {
         self.driver.socket()
+    }
+}
+
+/// The PCI functions of a card, which virtual machines reach by sockets of their own.
+pub struct PciFunctions(Functions);
+
+impl PciFunctions {
+    /// Listens there.
+    pub fn listen(options: &CardOptions, path: &Path, count: u32) -> Result<Self, Failure> {
+        let functions = Functions::listen(options, path, count);
+        functions.map(Self).map_err(|error| Failure::Usage(format!("--vfio-user: {error}")))
+    }
+
+    /// Serves machines.
+    pub fn start(&mut self, daemon: &Daemon) -> Result<(), Failure> {
+        self.0.start(&daemon.driver).map_err(|error| Failure::Usage(format!("--vfio-user: {error}")))
+    }
+
+    /// Where they are, in order.
+    pub fn paths(&self) -> Vec<String> {
+        self.0.paths().map(|path| path.display().to_string()).collect()
     }
 }
 

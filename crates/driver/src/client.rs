@@ -1,7 +1,7 @@
 //! A program's side of the socket: requests and replies, and the news that the card is gone.
 
 use crate::codec::{WireError, no_place};
-use crate::native;
+use crate::native::{self, Guest};
 use crate::server::Driver;
 use crate::talk::{self, Talk, TalkError};
 use millrace_abi::clock::ClockRequest;
@@ -220,6 +220,16 @@ impl Client {
     /// [`ClientError`].
     pub fn embedded(driver: Arc<Driver>) -> Result<Self, ClientError> {
         let socket = driver.connect_own().map_err(|error| ClientError::Wire(error.to_string()))?;
+        Self::introduce(socket, "the card in this process".to_owned(), Some(driver))
+    }
+
+    /// Connects a machine to a card inside this process: it may start the queues that it was given, on its own memory, by
+    /// their registers. Dropping this stops them, and returns when they have stopped.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn guest(driver: Arc<Driver>, guest: Guest) -> Result<Self, ClientError> {
+        let socket = driver.connect_guest(guest).map_err(|error| ClientError::Wire(error.to_string()))?;
         Self::introduce(socket, "the card in this process".to_owned(), Some(driver))
     }
 

@@ -31,5 +31,6 @@ mod session;
 mod talk;
 
 pub use client::{Client, ClientError, Opened};
+pub use native::{Guest, GuestQueue};
 pub use server::{Driver, DriverError, Policy, SocketIdentity, peer_of};
 pub use talk::wait_no_longer;

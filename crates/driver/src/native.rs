@@ -4,17 +4,47 @@
 //! Such a driver knows nothing of sessions. It locks the DMA controller, writes addresses of its own process to the
 //! registers and START to CONTROL; the card has to find the memory. That works where the card is in the same process,
 //! and nowhere else: the driver sees every write to a CONTROL register, and attaches the process's address space to the
-//! queue on behalf of the connection that the write came through.
+//! queue on behalf of the connection that the write came through. A [`Guest`] brings its memory with it: a machine whose
+//! driver knows the card as a PCI function.
 
 use millrace_abi::control::{DOORBELL_AT, MAGIC, MAGIC_AT, PAGE_SIZE};
 use millrace_abi::queue::QueueId;
 use millrace_abi::register::{Controller, calypte, map, medusa, sze};
 use millrace_card::{Attachment, Card, Opener, StartError};
-use millrace_dma::{Domain, Ordering, Pages, Region};
+use millrace_dma::{Domain, Ordering, Pages, Region, Window};
+use rustix::fd::OwnedFd;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Feature of a DMA controller that is locked while its queue runs.
 pub(crate) const RUNNING: u64 = 1;
+
+/// A machine whose driver starts queues through the registers, on memory that it has described.
+pub struct Guest {
+    /// Its memory, by the addresses that its driver writes into registers and descriptors.
+    pub domain: Arc<Domain>,
+    /// What tells it from programs and other machines when workers give turns: a number that no process has.
+    pub owner: u32,
+    /// The queues that it may start.
+    pub queues: HashMap<QueueId, GuestQueue>,
+}
+
+/// What a machine has of a queue.
+pub struct GuestQueue {
+    /// The control page, which the machine's driver may have mapped.
+    pub control: Window,
+    /// A socket that is sent a byte when the driver sleeps and something has come.
+    pub call: Arc<OwnedFd>,
+}
+
+/// Whose memory a connection may start queues on.
+#[derive(Clone)]
+pub(crate) enum Own {
+    /// That of this process.
+    Process,
+    /// That of a machine.
+    Guest(Arc<Guest>),
+}
 
 /// A queue that was started through the registers.
 pub(crate) struct Native {
@@ -56,17 +86,25 @@ pub(crate) fn is_start(at: u32, word: &[u8]) -> bool {
     at.is_multiple_of(4) && word.first().is_some_and(|byte| u32::from(*byte) & medusa::CONTROL_START != 0)
 }
 
-/// Gives a queue the address space of this process.
-pub(crate) fn attach(card: &Card, id: QueueId) -> Result<(), StartError> {
+/// Gives a queue the memory that the connection may start it on.
+pub(crate) fn attach(card: &Card, id: QueueId, own: &Own) -> Result<(), StartError> {
     let refused = || StartError::NoMemory(id);
-    let control = Region::allocate(PAGE_SIZE, Pages::Ordinary).map_err(|_| refused())?.window().clone();
+    let (domain, control, owner, call) = match own {
+        // Nobody waits for this opener.
+        Own::Process => {
+            let control = Region::allocate(PAGE_SIZE, Pages::Ordinary).map_err(|_| refused())?.window().clone();
+            (Arc::new(Domain::own_process()), control, std::process::id(), None)
+        }
+        Own::Guest(guest) => {
+            let GuestQueue { control, call } = guest.queues.get(&id).ok_or(StartError::NotAttached(id))?;
+            (guest.domain.clone(), control.clone(), guest.owner, Some(call.clone()))
+        }
+    };
     let word = |at| control.word64(at).map_err(|_| refused());
     word(MAGIC_AT)?.store(MAGIC, Ordering::Relaxed);
     word(DOORBELL_AT)?.store(pointers(card, id), Ordering::Relaxed);
-    // Nobody waits for this opener and nobody kicks through it: it says when the worker sleeps, so that a doorbell
-    // register wakes it only then.
-    let opener = Opener { id: 0, owner: std::process::id(), control: control.clone(), kick: None, call: None };
-    let domain = Arc::new(Domain::own_process());
+    // Nobody kicks through this opener: it says when the worker sleeps, so that a doorbell register wakes it only then.
+    let opener = Opener { id: 0, owner, control: control.clone(), kick: None, call };
     card.attach(id, Attachment { domain, control, reclaimer: None, openers: vec![opener], buffers: None })
 }
 

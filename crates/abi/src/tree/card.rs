@@ -23,6 +23,8 @@ pub struct CardDescription {
     pub frame_min: u32,
     /// Longest frame of all queues, in bytes without FCS.
     pub frame_max: u32,
+    /// Whether it is a PCI function, whose queues have doorbell pages and interrupts ([`crate::pci`]).
+    pub function: bool,
     /// The ports; their index is their place.
     pub ports: Vec<PortDescription>,
     /// The receive queues; their index is their place.
@@ -116,6 +118,7 @@ impl CardDescription {
             id: 0,
             build_time: 0,
             numa_node: None,
+            function: false,
             frame_min: options.frame_min,
             frame_max: options.frame_max,
             ports: vec![PortDescription::for_frames(options.frame_max); options.ports.len()],

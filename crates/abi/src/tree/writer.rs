@@ -2,6 +2,7 @@
 
 use super::{CardDescription, PortDescription, QueueDescription, compatible, dma_compatible};
 use crate::header;
+use crate::pci;
 use crate::queue::{Direction, Engine, QueueId};
 use crate::register::map::{Component, SECOND_BUS, SECOND_SPACE, SPACE};
 use crate::register::{calypte, dd, medusa, rxmac, sze, txmac};
@@ -146,7 +147,7 @@ fn bus(w: &mut FdtWriter, card: &CardDescription, phandles: &Phandles) -> Result
     }
     for direction in [Direction::Rx, Direction::Tx] {
         for (index, queue) in (0..).zip(card.queues(direction)) {
-            dma_controller(w, QueueId { direction, index }, queue, phandles)?;
+            dma_controller(w, QueueId { direction, index }, queue, card.function, phandles)?;
         }
     }
     Ok(())
@@ -259,6 +260,7 @@ fn dma_controller(
     w: &mut FdtWriter,
     queue: QueueId,
     description: &QueueDescription,
+    function: bool,
     phandles: &Phandles,
 ) -> Result<(), Error> {
     let (protocol, version) = match description.engine {
@@ -276,6 +278,10 @@ fn dma_controller(
             let phandle = phandles.buffer(queue.index);
             w.property_u32("data_buff", phandle)?;
             w.property_u32("hdr_buff", phandle + 1)?;
+        }
+        if function {
+            w.property_u32(pci::DOORBELL_PROPERTY, pci::doorbell(queue))?;
+            w.property_u32(pci::VECTOR_PROPERTY, pci::vector(queue))?;
         }
         w.property_phandle(phandles.queue(queue))
     })

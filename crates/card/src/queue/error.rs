@@ -30,6 +30,11 @@ pub enum StartError {
     /// The system refused memory or fds.
     #[error("the system refused memory or fds for {0}; free memory or use fewer queues")]
     NoMemory(QueueId),
+    /// The function may not reach memory: bit 2 of its PCI command register is 0.
+    #[error(
+        "bus mastering is off, so {0} can reach no memory: the guest's driver turns it on (bit 2 of the PCI command register)"
+    )]
+    NoBusMaster(QueueId),
     /// The worker did not answer.
     #[error("the card's worker does not answer")]
     Stuck,

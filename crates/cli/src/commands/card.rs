@@ -23,7 +23,7 @@ use millrace_tool::stop;
 use crate::policy::{self, PolicyArgs};
 use crate::privileges::{self, Plan, SocketAccess};
 use crate::rules;
-use crate::serve::{Daemon, MessageEngine, RdmaEngine, RdmaOptions, Wire};
+use crate::serve::{Daemon, MessageEngine, PciFunctions, RdmaEngine, RdmaOptions, Wire};
 
 const HELP: &str = "\
 Runs until Ctrl-C. Prints the name under which other programs find the card,
@@ -43,6 +43,7 @@ Examples:
   millrace card --rdma-cpu          RDMA engine for verbs programs (place=card)
   millrace card --rdma-cpu 1 --rdma-wire af_xdp:eth1 --rdma-ip 192.0.2.1
   millrace card --message-cpu       engine of messages for programs (message --card)
+  millrace card --vfio-user /tmp/pci.sock      a PCI function for a virtual machine
   millrace card --config /etc/millrace/lab.toml --poll";
 
 /// How often the daemon looks whether it is to end.
@@ -68,6 +69,8 @@ pub struct CardArgs {
     rdma_mtu: Option<u16>,
     /// Whether there is an engine of messages for programs, and on which core it works.
     messages: Option<Core>,
+    /// The sockets of its PCI functions, if it has some.
+    functions: Option<FunctionsSpec>,
     /// Who else may use the card.
     pub policy: PolicyArgs,
     /// Word and value of each flag given.
@@ -104,6 +107,11 @@ impl Args for CardArgs {
         let messages = messages.value_parser(Core::parse).help(
             "Do the messages of programs that use this card for it (message --card, docs/message.md), on this core; without a number, on any",
         );
+        let functions = Arg::new("vfio-user").long("vfio-user").value_name("PATH[,functions=N]");
+        let functions = functions.value_parser(FunctionsSpec::parse).help(
+            "Give virtual machines the card as a PCI function, at this socket, or as N functions with a share of the queues each, at PATH.0 and so on \
+             (docs/guests.md)",
+        );
         let option = |id: &'static str, value: &'static str, help: &'static str| {
             Arg::new(id).long(id).value_name(value).help(help)
         };
@@ -121,8 +129,9 @@ impl Args for CardArgs {
         let wire = wire.value_parser(wire_of);
         let address = address.value_parser(address_of);
         let mtu = mtu.value_parser(mtu_of);
-        let command =
-            command.after_help(HELP).args([config, listen, until_eof, rules, rdma, wire, address, mtu, messages]);
+        let command = command
+            .after_help(HELP)
+            .args([config, listen, until_eof, rules, functions, rdma, wire, address, mtu, messages]);
         let command = flags().fold(command, |command, option| command.arg(flag(option)));
         PolicyArgs::augment_args(command)
     }
@@ -151,8 +160,22 @@ impl FromArgMatches for CardArgs {
         let rdma_wire = matches.get_one::<Wire>("rdma-wire").cloned();
         let rdma_mtu = matches.get_one::<u16>("rdma-mtu").copied();
         let messages = matches.get_one::<Core>("message-cpu").copied();
+        let functions = matches.get_one::<FunctionsSpec>("vfio-user").cloned();
         let (config, listen, rules) = (path("config"), path("listen"), path("rules"));
-        Ok(Self { config, listen, until_eof, rules, rdma, rdma_address, rdma_wire, rdma_mtu, messages, policy, given })
+        Ok(Self {
+            config,
+            listen,
+            until_eof,
+            rules,
+            rdma,
+            rdma_address,
+            rdma_wire,
+            rdma_mtu,
+            messages,
+            functions,
+            policy,
+            given,
+        })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -174,6 +197,27 @@ impl Core {
                 .map(|core| Self(Some(core)))
                 .map_err(|_| "the number of a core is meant, or any".to_owned()),
         }
+    }
+}
+
+/// Where the PCI functions of a card are, and how many.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FunctionsSpec {
+    path: PathBuf,
+    count: u32,
+}
+
+impl FunctionsSpec {
+    fn parse(text: &str) -> Result<Self, String> {
+        let (path, count) = match text.rsplit_once(",functions=") {
+            Some((path, count)) => (path, count.parse().ok().filter(|&count| count > 0)),
+            None => (text, Some(1)),
+        };
+        let count = count.ok_or("functions takes a number, from 1 on")?;
+        if path.is_empty() {
+            return Err("the path of a socket is meant, such as /tmp/pci.sock".to_owned());
+        }
+        Ok(Self { path: path.into(), count })
     }
 }
 
@@ -269,6 +313,7 @@ pub struct Prepared {
     rules: RuleFile,
     rdma: Option<RdmaOptions>,
     messages: Option<Core>,
+    functions: Option<FunctionsSpec>,
 }
 
 /// Reads the options and gives up privileges. To be called before any thread is made.
@@ -303,7 +348,16 @@ pub fn prepare(shared: &Shared, args: &CardArgs) -> Result<Prepared, Failure> {
         ports.push(port.clone());
     }
     privileges::narrow(&plan, &ports)?;
-    Ok(Prepared { options, policy, plan, socket_access, rules, rdma, messages: args.messages })
+    Ok(Prepared {
+        options,
+        policy,
+        plan,
+        socket_access,
+        rules,
+        rdma,
+        messages: args.messages,
+        functions: args.functions.clone(),
+    })
 }
 
 /// Refuses cores to which no worker can be pinned: it would run on any other.
@@ -316,11 +370,13 @@ fn check_cores(options: &CardOptions, can_be_had: impl Fn(usize) -> bool) -> Res
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), Failure> {
-    let Prepared { options, policy, plan, socket_access, rules, rdma, messages } = prepared;
+    let Prepared { options, policy, plan, socket_access, rules, rdma, messages, functions } = prepared;
     let path = args.listen.clone().unwrap_or_else(place::usual);
     if path.as_os_str().len() > MAX_PATH {
         return Err(Failure::Usage(format!("--listen {}: longer than {MAX_PATH} bytes", path.display())));
     }
+    // Before anybody finds the card: it may not be divided so.
+    let mut functions = functions.map(|spec| PciFunctions::listen(&options, &spec.path, spec.count)).transpose()?;
     let daemon = Daemon::start(&path, &options, policy.clone(), &rules)?;
     let mut engine = rdma.as_ref().map(|options| RdmaEngine::listen(&path, options)).transpose()?;
     let mut message_engine = messages.map(|_| MessageEngine::listen(&path)).transpose()?;
@@ -345,20 +401,30 @@ pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), F
     if let (Some(engine), Some(options)) = (&mut engine, &rdma) {
         engine.start(&path, options, policy)?;
     }
-    announce(shared, &path, &options, rdma.as_ref())?;
+    if let Some(functions) = &mut functions {
+        functions.start(&daemon)?;
+    }
+    announce(shared, &path, &options, rdma.as_ref(), functions.as_ref())?;
     if args.until_eof {
         thread::spawn(stop::with_standard_input);
     }
     while !stop::asked() {
         thread::sleep(NAP);
     }
+    drop(functions);
     drop(engine);
     drop(message_engine);
     drop(daemon);
     Ok(())
 }
 
-fn announce(shared: &Shared, path: &Path, options: &CardOptions, rdma: Option<&RdmaOptions>) -> Result<(), Failure> {
+fn announce(
+    shared: &Shared,
+    path: &Path,
+    options: &CardOptions,
+    rdma: Option<&RdmaOptions>,
+    functions: Option<&PciFunctions>,
+) -> Result<(), Failure> {
     let device = DeviceName::Unix(fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()));
     let description = CardDescription::new(options);
     let row = Row::new()
@@ -371,6 +437,10 @@ fn announce(shared: &Shared, path: &Path, options: &CardOptions, rdma: Option<&R
         .tag("privileges", privileges::kept());
     let row = match rdma {
         Some(engine) => row.text("rdma", engine.ip()),
+        None => row,
+    };
+    let row = match functions {
+        Some(functions) => row.list("functions", functions.paths()),
         None => row,
     };
     Ok(Output::new(shared.json).rows("listening", &[row])?)
@@ -428,6 +498,19 @@ mod tests {
         }
         for address in ["224.0.0.1", "127.0.0.1", "0.0.0.0", "255.255.255.255", "ff02::1", "::1", "::", "host"] {
             assert!(rdma(&format!("card --rdma-cpu --rdma-ip {address}")).is_err(), "{address}");
+        }
+    }
+
+    #[test]
+    fn functions_have_a_path_and_a_number() {
+        let functions =
+            |line: &str| Only::try_parse_from(line.split(' ')).map(|only| only.args.functions).map_err(drop);
+        assert_eq!(functions("card --poll"), Ok(None));
+        let spec = |path: &str, count| Ok(Some(FunctionsSpec { path: path.into(), count }));
+        assert_eq!(functions("card --vfio-user /tmp/a"), spec("/tmp/a", 1));
+        assert_eq!(functions("card --vfio-user /tmp/a,b,functions=4"), spec("/tmp/a,b", 4));
+        for wrong in ["/tmp/a,functions=0", "/tmp/a,functions=many", ",functions=2", "/tmp/a,functions="] {
+            assert_eq!(functions(&format!("card --vfio-user {wrong}")), Err(()), "{wrong}");
         }
     }
 

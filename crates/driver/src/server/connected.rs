@@ -2,6 +2,7 @@
 
 use super::schedule::Asker;
 use super::standing::Standing;
+use crate::native::Own;
 use crate::session::Kick;
 use millrace_abi::message::Handle;
 use millrace_abi::queue::QueueId;
@@ -20,8 +21,8 @@ pub(super) struct Connected {
     pub(super) pid: u32,
     pub(super) pidfd: Option<OwnedFd>,
     pub(super) asker: Asker,
-    // It is this very process, and its plain addresses may be given to the card.
-    pub(super) own: bool,
+    // It comes from this very process, and may start queues through their registers on this memory.
+    pub(super) own: Option<Own>,
     pub(super) domain: Arc<Domain>,
     pub(super) queues: HashMap<Handle, QueueId>,
     pub(super) mapped: HashMap<u64, Region>,

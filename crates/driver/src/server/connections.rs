@@ -9,6 +9,7 @@ use super::standing::Standing;
 use super::{ACCEPTS, FIRST_CLIENT_TOKEN, LISTENER, Server};
 use crate::codec;
 use crate::locks::Owner;
+use crate::native::Own;
 use crate::session::{Kick, SessionError};
 use millrace_abi::access::{Amounts, Resource};
 use millrace_abi::message::{ErrorCode, Reply};
@@ -54,7 +55,7 @@ impl Server {
         }
         for _ in 0..ACCEPTS {
             match self.accept() {
-                Ok(socket) => self.welcome(socket, false),
+                Ok(socket) => self.welcome(socket, None),
                 Err(Errno::MFILE | Errno::NFILE) => return self.turn_away(),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return,
@@ -127,7 +128,7 @@ impl Server {
         arrivals.into_iter().for_each(|(socket, own)| self.welcome(socket, own));
     }
 
-    pub(super) fn welcome(&mut self, socket: OwnedFd, own: bool) {
+    pub(super) fn welcome(&mut self, socket: OwnedFd, own: Option<Own>) {
         let number = self.next_client;
         let token = FIRST_CLIENT_TOKEN + 2 * number;
         // Every Unix socket can say who is at its other end.
@@ -137,8 +138,8 @@ impl Server {
         let (peer, pid, uid) = (Pid::from_raw(who.pid as i32), who.pid, who.uid);
         let asker = Asker { uid, pid, connection: number };
         // Whoever looks after the card gets in also when the others have taken all that they get.
-        let served =
-            own || if self.account_of(uid).owner { self.fds.has_reserve_left() } else { self.fds.has_some_left() };
+        let served = own.is_some()
+            || if self.account_of(uid).owner { self.fds.has_reserve_left() } else { self.fds.has_some_left() };
         if !served {
             self.turned_away.no_fds += 1;
             let text = "the card is short of fds; try again later, or raise its `ulimit -n`";
@@ -206,7 +207,7 @@ impl Server {
 
     /// Tells the log about a program; one's own program is not told about itself.
     fn say_of(&self, client: &Connected, what: &str) {
-        if !client.own {
+        if client.own.is_none() {
             let user = || self.policy.names.of_user(client.standing.peer.uid);
             millrace_port::notice::info(|| format!("program {} of {} {what}", client.pid, user()));
         }

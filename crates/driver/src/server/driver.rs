@@ -16,6 +16,7 @@ use super::shared::Shared;
 use super::{LISTENER, Server, WAKE};
 use crate::codec;
 use crate::locks::Locks;
+use crate::native::{Guest, Own};
 use crate::poll::Poll;
 use millrace_abi::queue::Direction;
 use millrace_abi::tree::{Tree, TreeError};
@@ -198,15 +199,20 @@ impl Driver {
     /// # Errors
     /// What the system said.
     pub fn connect(&self) -> Result<OwnedFd, std::io::Error> {
-        self.join(false)
+        self.join(None)
     }
 
     /// A new connection for this process, which may start queues on memory of its own by writing registers.
     pub(crate) fn connect_own(&self) -> Result<OwnedFd, std::io::Error> {
-        self.join(true)
+        self.join(Some(Own::Process))
     }
 
-    fn join(&self, own: bool) -> Result<OwnedFd, std::io::Error> {
+    /// A new connection for a machine, which may start its queues on its memory by writing registers.
+    pub(crate) fn connect_guest(&self, guest: Guest) -> Result<OwnedFd, std::io::Error> {
+        self.join(Some(Own::Guest(Arc::new(guest))))
+    }
+
+    fn join(&self, own: Option<Own>) -> Result<OwnedFd, std::io::Error> {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         self.shared.arrivals.lock().unwrap_or_else(PoisonError::into_inner).push((theirs, own));

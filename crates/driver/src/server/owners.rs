@@ -3,7 +3,7 @@
 use super::Server;
 use super::replies::{Answer, Enclosed, Refusal};
 use crate::locks::Owner;
-use crate::native::{self, Native};
+use crate::native::{self, Native, Own};
 use crate::session::Session;
 use millrace_abi::control::QueueState;
 use millrace_abi::message::{ErrorCode, MAX_COMPONENT, Reply};
@@ -25,7 +25,12 @@ impl Server {
 
     pub(super) fn lock(&mut self, number: u64, component: &str, bits: u64) -> Result<Answer, Refusal> {
         let owner = Owner::Client(number);
-        if bits == 0 || component.len() > MAX_COMPONENT || self.locks.count(owner) >= MAX_LOCKS {
+        // A machine has one for each of its queues.
+        let most = match self.clients.get(&number).and_then(|client| client.own.as_ref()) {
+            Some(Own::Guest(guest)) => MAX_LOCKS.max(guest.queues.len()),
+            _ => MAX_LOCKS,
+        };
+        if bits == 0 || component.len() > MAX_COMPONENT || self.locks.count(owner) >= most {
             let text = "a lock names a component and at least one feature, and a program has few of them";
             return Err(Refusal::new(ErrorCode::Invalid, text));
         }
@@ -107,9 +112,8 @@ impl Server {
         if self.sessions.get(&id).is_some_and(Session::is_running) {
             return Err(StartError::Held(id));
         }
-        if !self.clients.get(&number).is_some_and(|client| client.own) {
-            return Err(StartError::NotAttached(id));
-        }
+        let own = self.clients.get(&number).and_then(|client| client.own.clone());
+        let own = own.ok_or(StartError::NotAttached(id))?;
         self.end_natives(|queue, _, _| queue == id);
         let owner = Owner::Client(number);
         let path = controller(&self.controllers, id);
@@ -119,7 +123,7 @@ impl Server {
             None => self.locks.lock(path, native::RUNNING, owner).is_ok(),
         };
         self.natives.insert(id, Native { client: number, locked });
-        native::attach(&self.card, id).inspect_err(|_| self.end_natives(|queue, _, _| queue == id))
+        native::attach(&self.card, id, &own).inspect_err(|_| self.end_natives(|queue, _, _| queue == id))
     }
 
     /// Stops queues that were started through the registers, at once, and takes their memory off the card.

@@ -129,7 +129,7 @@ impl Server {
     fn has_fds_for(&self, number: u64, request: &Request) -> bool {
         let watches = matches!(request, Request::Flow(FlowRequest::Watch { .. }));
         let lasts = watches || matches!(request, Request::Open { .. } | Request::Call { .. } | Request::Map { .. });
-        let own = self.clients.get(&number).is_some_and(|client| client.own);
+        let own = self.clients.get(&number).is_some_and(|client| client.own.is_some());
         !lasts || own || self.fds.has_some_left()
     }
 

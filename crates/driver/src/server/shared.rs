@@ -1,5 +1,6 @@
 //! What the server's thread, its owner and the thread that makes changes share.
 
+use crate::native::Own;
 use millrace_abi::message::Reply;
 use rustix::fd::OwnedFd;
 use std::sync::Mutex;
@@ -16,8 +17,8 @@ pub(super) struct Changed {
 
 /// What the server's thread and its owner share.
 pub(super) struct Shared {
-    /// Sockets, and whether the other end may start queues on plain addresses of this process.
-    pub arrivals: Mutex<Vec<(OwnedFd, bool)>>,
+    /// Sockets, and the memory on which the other end may start queues through their registers.
+    pub arrivals: Mutex<Vec<(OwnedFd, Option<Own>)>>,
     /// From the threads that make changes.
     pub changed: Mutex<Vec<Changed>>,
     pub stop: AtomicBool,

@@ -39,7 +39,7 @@ pub enum SocketError {
     #[error("{0} is too long for the path of a socket (107 bytes); choose a shorter one")]
     PathLength(PathBuf),
     /// Anything else.
-    #[error("cannot {step} the vhost-user socket {path}: {source}")]
+    #[error("cannot {step} the socket {path}: {source}")]
     System {
         /// What failed.
         step: &'static str,
@@ -128,10 +128,14 @@ enum Socket {
 }
 
 /// The file of a socket that we have made, which goes with us.
-struct Bound(PathBuf);
+pub struct Bound(PathBuf);
 
 impl Bound {
-    fn listen(path: &Path) -> Result<(UnixListener, Self), SocketError> {
+    /// Listens there, without waiting, with a stream socket; one that a card has left which was killed is replaced.
+    ///
+    /// # Errors
+    /// [`SocketError`].
+    pub fn listen(path: &Path) -> Result<(UnixListener, Self), SocketError> {
         let failed = |source: io::Error| match source.kind() {
             ErrorKind::NotFound => SocketError::NoFolder(path.to_owned()),
             ErrorKind::PermissionDenied => SocketError::NotPermitted(path.to_owned()),

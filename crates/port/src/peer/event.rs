@@ -12,7 +12,7 @@ const NAME: &str = "anon_inode:[eventfd]";
 ///
 /// # Errors
 /// What it is instead, or that `/proc` does not say.
-pub(crate) fn only_event(file: File) -> io::Result<File> {
+pub fn only_event(file: File) -> io::Result<File> {
     let is = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     if is.as_os_str() == NAME {
         Ok(file)

@@ -13,9 +13,9 @@ mod sys;
 mod wake;
 
 pub(crate) use burst::{Run, in_runs};
-pub use connector::SocketError;
+pub use connector::{Bound, SocketError};
 pub(crate) use connector::{Connector, ControlThread};
-pub(crate) use event::only_event;
+pub use event::only_event;
 pub(crate) use offloads::OffloadsCell;
 pub use signal::signal;
 pub(crate) use slot::Slot;

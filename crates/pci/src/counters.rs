@@ -1,0 +1,81 @@
+//! What happened to a function, counted since the card started.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$meaning:meta])* $name:ident,)*) => {
+        /// What happened to a function.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$meaning])* pub $name: u64,)*
+        }
+
+        /// The same, as its thread counts.
+        #[derive(Default)]
+        pub(crate) struct Counting {
+            $(pub $name: AtomicU64,)*
+        }
+
+        impl Counting {
+            /// What they are now.
+            pub fn read(&self) -> Counters {
+                // Relaxed: nothing else is read by them.
+                Counters { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+
+        impl core::fmt::Display for Counters {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                let all = [$((stringify!($name), self.$name)),*];
+                let words = all.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{count} {}", name.replace('_', " ")));
+                f.write_str(&words.collect::<Vec<_>>().join(", "))
+            }
+        }
+    };
+}
+
+counters! {
+    /// Machines that connected.
+    connections,
+    /// Connections that were turned away, because the function has a machine already.
+    turned_away,
+    /// Connections that were ended because of what came by them.
+    thrown_out,
+    /// Messages that were carried out or refused.
+    messages,
+    /// Messages that were refused.
+    refused_messages,
+    /// Register and doorbell accesses by message, reads and writes.
+    region_accesses,
+    /// Interrupts sent.
+    interrupts,
+    /// Interrupts that wait until their vector is set or unmasked.
+    pending_interrupts,
+    /// Pieces of memory that are not mapped, since no file came with them: the card cannot reach them.
+    memory_without_file,
+    /// Writes of registers that are not the function's own to write.
+    refused_registers,
+    /// Starts of queues while the function was no bus master.
+    starts_without_bus_master,
+    /// Times that running queues were stopped by reset, bus mastering, or memory that was taken away.
+    stops_by_machine,
+}
+
+/// One more.
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_did_not_happen_is_not_told() {
+        let counting = Counting::default();
+        count(&counting.connections);
+        count(&counting.messages);
+        count(&counting.messages);
+        assert_eq!(counting.read().to_string(), "1 connections, 2 messages");
+    }
+}

@@ -1,0 +1,186 @@
+//! MSI-X as a client of vfio sets it: an eventfd for each vector, and which of them are masked.
+//!
+//! An interrupt that comes while its vector has no eventfd, or is masked, waits until it has one and is not.
+
+use crate::counters::{Counting, count};
+use crate::wire::message::{Action, Data, MSIX, SetInterrupts};
+use millrace_port::{only_event, signal};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::fs::File;
+
+#[derive(Default)]
+struct Vector {
+    event: Option<File>,
+    masked: bool,
+    pending: bool,
+}
+
+/// The vectors of a function.
+pub(crate) struct Interrupts(Vec<Vector>);
+
+impl Interrupts {
+    pub fn new(vectors: u32) -> Self {
+        Self((0..vectors).map(|_| Vector::default()).collect())
+    }
+
+    /// What there are of a kind.
+    pub fn count(&self, kind: u32) -> u32 {
+        if kind == MSIX { self.0.len() as u32 } else { 0 }
+    }
+
+    /// Sends one, or remembers that it was to be sent.
+    pub fn fire(&mut self, vector: u32, counting: &Counting) {
+        let Some(vector) = self.0.get_mut(vector as usize) else { return };
+        match &vector.event {
+            Some(event) if !vector.masked => {
+                vector.pending = false;
+                count(&counting.interrupts);
+                signal(event);
+            }
+            _ => {
+                if !core::mem::replace(&mut vector.pending, true) {
+                    count(&counting.pending_interrupts);
+                }
+            }
+        }
+    }
+
+    /// Whether one waits.
+    pub fn is_pending(&self, vector: u32) -> bool {
+        self.0.get(vector as usize).is_some_and(|vector| vector.pending)
+    }
+
+    /// Those that waited have nothing to wait for any more.
+    pub fn forget_pending(&mut self) {
+        self.0.iter_mut().for_each(|vector| vector.pending = false);
+    }
+
+    /// Does what a message says.
+    pub fn set(&mut self, set: SetInterrupts<'_>, fds: Vec<OwnedFd>, counting: &Counting) -> Result<(), Errno> {
+        let SetInterrupts { index, start, count, data, action } = set;
+        let end = start.checked_add(count).filter(|&end| end <= self.count(index)).ok_or(Errno::INVAL)?;
+        // Nothing of any of them, of all kinds: what a client says when it begins and ends.
+        if (data, action, count) == (Data::All, Action::Trigger, 0) {
+            self.disarm(index);
+            return Ok(());
+        }
+        match (data, action) {
+            (Data::Events, Action::Trigger) => self.arm(start, end, fds, counting),
+            (Data::Events, _) => Err(Errno::INVAL),
+            (Data::All, action) => {
+                (start..end).for_each(|vector| self.act(vector, action, counting));
+                Ok(())
+            }
+            (Data::Flags(flags), action) => {
+                let chosen = (start..end).zip(flags).filter(|(_, flag)| **flag != 0);
+                chosen.for_each(|(vector, _)| self.act(vector, action, counting));
+                Ok(())
+            }
+        }
+    }
+
+    fn disarm(&mut self, kind: u32) {
+        if kind == MSIX {
+            self.0.iter_mut().for_each(|vector| (vector.event, vector.masked) = (None, false));
+        }
+    }
+
+    /// Vectors get these events, or lose theirs when there are none.
+    fn arm(&mut self, start: u32, end: u32, fds: Vec<OwnedFd>, counting: &Counting) -> Result<(), Errno> {
+        if !fds.is_empty() && fds.len() != (end - start) as usize {
+            return Err(Errno::INVAL);
+        }
+        // All or none: what is no eventfd could make us wait.
+        let events: Result<Vec<File>, _> = fds.into_iter().map(|fd| only_event(fd.into())).collect();
+        let mut events = events.map_err(|_| Errno::INVAL)?.into_iter();
+        for vector in start..end {
+            self.0[vector as usize].event = events.next();
+            self.send_pending(vector, counting);
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, vector: u32, action: Action, counting: &Counting) {
+        match action {
+            Action::Mask => self.0[vector as usize].masked = true,
+            Action::Unmask => {
+                self.0[vector as usize].masked = false;
+                self.send_pending(vector, counting);
+            }
+            Action::Trigger => self.fire(vector, counting),
+        }
+    }
+
+    fn send_pending(&mut self, vector: u32, counting: &Counting) {
+        if self.is_pending(vector) {
+            self.fire(vector, counting);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+
+    fn event() -> (OwnedFd, OwnedFd) {
+        let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let other = event.try_clone().unwrap();
+        (event, other)
+    }
+
+    fn came(event: &OwnedFd) -> bool {
+        rustix::io::read(event, &mut [0; 8]).is_ok()
+    }
+
+    fn set(start: u32, count: u32, data: Data<'_>, action: Action) -> SetInterrupts<'_> {
+        SetInterrupts { index: MSIX, start, count, data, action }
+    }
+
+    #[test]
+    fn interrupts_come_when_their_vector_is_set_and_not_masked() {
+        let (mut interrupts, counting) = (Interrupts::new(4), Counting::default());
+        let (theirs, ours) = event();
+        interrupts.fire(2, &counting);
+        interrupts.set(set(2, 1, Data::Events, Action::Trigger), vec![ours], &counting).unwrap();
+        assert!(came(&theirs), "what waited has come");
+        interrupts.fire(2, &counting);
+        assert!(came(&theirs) && !came(&theirs));
+        interrupts.set(set(0, 4, Data::Flags(&[0, 0, 1, 0]), Action::Mask), Vec::new(), &counting).unwrap();
+        interrupts.fire(2, &counting);
+        interrupts.fire(2, &counting);
+        assert!(!came(&theirs) && interrupts.is_pending(2) && !interrupts.is_pending(1));
+        interrupts.set(set(0, 4, Data::All, Action::Unmask), Vec::new(), &counting).unwrap();
+        assert!(came(&theirs) && !interrupts.is_pending(2));
+        interrupts.set(set(2, 1, Data::All, Action::Trigger), Vec::new(), &counting).unwrap();
+        assert!(came(&theirs), "a test of the way");
+        interrupts.set(set(0, 0, Data::All, Action::Trigger), Vec::new(), &counting).unwrap();
+        interrupts.fire(2, &counting);
+        assert!(!came(&theirs));
+        let counters = counting.read();
+        assert_eq!((counters.interrupts, counters.pending_interrupts), (4, 3));
+    }
+
+    #[test]
+    fn what_a_client_may_not_set_changes_nothing() {
+        let (mut interrupts, counting) = (Interrupts::new(4), Counting::default());
+        let (theirs, ours) = event();
+        interrupts.set(set(3, 1, Data::Events, Action::Trigger), vec![ours], &counting).unwrap();
+        let pipe = rustix::pipe::pipe().unwrap().1;
+        for (message, fds) in [
+            (set(4, 1, Data::All, Action::Trigger), Vec::new()),
+            (set(0, 5, Data::All, Action::Mask), Vec::new()),
+            (set(u32::MAX, 2, Data::All, Action::Mask), Vec::new()),
+            (set(3, 1, Data::Events, Action::Trigger), vec![pipe]),
+            (set(2, 2, Data::Events, Action::Trigger), vec![event().0]),
+            (set(3, 1, Data::Events, Action::Mask), vec![event().0]),
+            (SetInterrupts { index: 0, ..set(0, 1, Data::All, Action::Mask) }, Vec::new()),
+        ] {
+            assert_eq!(interrupts.set(message, fds, &counting), Err(Errno::INVAL), "{message:?}");
+        }
+        interrupts.fire(3, &counting);
+        interrupts.fire(99, &counting);
+        assert!(came(&theirs));
+    }
+}

@@ -1,0 +1,251 @@
+//! The memory of a machine: what its client maps becomes the domain by which the card reaches it.
+//!
+//! A piece that comes without a file, such as firmware, cannot be mapped here. It is remembered, since a client ends that is
+//! refused one, and reaching it is a fault as anywhere else outside.
+
+use crate::counters::{Counting, count};
+use crate::wire::message::Fields;
+use millrace_dma::{Access, Domain, ForeignRegion, Iova, UnmapError};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Most pieces at once.
+pub(crate) const MOST_PIECES: usize = 1024;
+/// How long a worker may take to let go of a piece.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a client maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Map {
+    pub writable: bool,
+    /// Where it begins in its file.
+    pub offset: u64,
+    /// Where it begins in the machine's memory, and its length.
+    pub at: u64,
+    pub len: u64,
+}
+
+impl Map {
+    pub fn decode(body: &[u8]) -> Option<Self> {
+        let mut fields = Fields(body);
+        let (_argsz, flags) = (fields.u32()?, fields.u32()?);
+        let (offset, at, len) = (fields.u64()?, fields.u64()?, fields.u64()?);
+        // Readable it is in any case.
+        (flags & !0b11 == 0 && flags & 0b11 != 0).then_some(Self { writable: flags & 0b10 != 0, offset, at, len })
+    }
+
+    /// Its last address; `None`: there is no such range.
+    fn last(&self) -> Option<u64> {
+        self.len.checked_sub(1).and_then(|rest| self.at.checked_add(rest))
+    }
+}
+
+/// What a client takes away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unmap {
+    /// Everything.
+    All,
+    /// What lies from the first address to the last.
+    Range(u64, u64),
+}
+
+impl Unmap {
+    pub fn decode(body: &[u8]) -> Option<Self> {
+        let mut fields = Fields(body);
+        let (_argsz, flags, at, len) = (fields.u32()?, fields.u32()?, fields.u64()?, fields.u64()?);
+        match flags {
+            0 => Some(Self::Range(at, len.checked_sub(1).and_then(|rest| at.checked_add(rest))?)),
+            // `VFIO_DMA_UNMAP_FLAG_ALL`.
+            2 if (at, len) == (0, 0) => Some(Self::All),
+            _ => None,
+        }
+    }
+}
+
+struct Piece {
+    last: u64,
+    // Keeps the file's memory; `None`: it came without one.
+    memory: Option<ForeignRegion>,
+}
+
+/// The memory of a machine.
+#[derive(Default)]
+pub(crate) struct Memory {
+    domain: Arc<Domain>,
+    // By first address; none overlaps another.
+    pieces: BTreeMap<u64, Piece>,
+}
+
+impl Memory {
+    pub fn domain(&self) -> &Arc<Domain> {
+        &self.domain
+    }
+
+    /// Adds a piece.
+    pub fn map(&mut self, map: Map, fd: Option<OwnedFd>, counting: &Counting) -> Result<(), Errno> {
+        let last = map.last().ok_or(Errno::INVAL)?;
+        if self.pieces.len() >= MOST_PIECES {
+            return Err(Errno::NOSPC);
+        }
+        if self.pieces.range(..=last).next_back().is_some_and(|(_, before)| before.last >= map.at) {
+            return Err(Errno::EXIST);
+        }
+        let memory = match fd {
+            Some(fd) => {
+                let len = usize::try_from(map.len).map_err(|_| Errno::INVAL)?;
+                let region = ForeignRegion::map(fd, map.offset, len).map_err(|_| Errno::INVAL)?;
+                let access = if map.writable { Access::ReadWrite } else { Access::Read };
+                let mapped = self.domain.map(region.window().clone(), access, Some(Iova::new(map.at)));
+                mapped.map_err(|_| Errno::INVAL)?;
+                Some(region)
+            }
+            None => {
+                count(&counting.memory_without_file);
+                None
+            }
+        };
+        self.pieces.insert(map.at, Piece { last, memory });
+        Ok(())
+    }
+
+    /// Takes pieces away. `stop` stops the queues of the machine: called when one of them has a ring in such a piece. `nudge`
+    /// makes workers come round.
+    pub fn unmap(
+        &mut self,
+        unmap: Unmap,
+        mut stop: impl FnMut() -> Result<(), Errno>,
+        mut nudge: impl FnMut(),
+    ) -> Result<(), Errno> {
+        let (first, last) = match unmap {
+            Unmap::All => (0, u64::MAX),
+            Unmap::Range(first, last) => (first, last),
+        };
+        let inside: Vec<u64> = self.pieces.range(first..=last).map(|(&at, _)| at).collect();
+        let before = self.pieces.range(..first).next_back();
+        let cuts = before.is_some_and(|(_, piece)| piece.last >= first)
+            || inside.last().is_some_and(|at| self.pieces[at].last > last);
+        if cuts {
+            // A piece goes as a whole.
+            return Err(Errno::INVAL);
+        }
+        if inside.is_empty() && unmap != Unmap::All {
+            return Err(Errno::NOENT);
+        }
+        for at in inside {
+            self.take(at, &mut stop, &mut nudge)?;
+        }
+        Ok(())
+    }
+
+    fn take(
+        &mut self,
+        at: u64,
+        stop: &mut impl FnMut() -> Result<(), Errno>,
+        nudge: &mut impl FnMut(),
+    ) -> Result<(), Errno> {
+        if self.pieces.get(&at).is_some_and(|piece| piece.memory.is_some()) {
+            let iova = Iova::new(at);
+            let mut gone = self.domain.unmap(iova, PATIENCE, &mut *nudge);
+            if matches!(gone, Err(UnmapError::InUse(_))) {
+                stop()?;
+                gone = self.domain.unmap(iova, PATIENCE, &mut *nudge);
+            }
+            match gone {
+                // The worker holds on to it as long as it does; nothing new reaches it.
+                Ok(()) | Err(UnmapError::Timeout(_) | UnmapError::NotMapped(_)) => {}
+                Err(UnmapError::InUse(_)) => return Err(Errno::BUSY),
+            }
+        }
+        self.pieces.remove(&at);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_dma::{Iotlb, Pages, Region};
+
+    fn fd(len: usize) -> OwnedFd {
+        let region = Region::allocate(len, Pages::Ordinary).unwrap();
+        region.fd().unwrap().try_clone_to_owned().unwrap()
+    }
+
+    fn map(at: u64, len: u64) -> Map {
+        Map { writable: true, offset: 0, at, len }
+    }
+
+    fn no_stop() -> Result<(), Errno> {
+        panic!("no queue runs")
+    }
+
+    #[test]
+    fn what_is_mapped_is_reached_until_it_is_taken_away() {
+        let (mut memory, counting) = (Memory::default(), Counting::default());
+        memory.map(Map { offset: 4096, ..map(0x10000, 8192) }, Some(fd(12288)), &counting).unwrap();
+        let mut iotlb = Iotlb::new(memory.domain().clone());
+        assert!(iotlb.read(Iova::new(0x10000), 8192).is_ok() && iotlb.write(Iova::new(0x11fff), 1).is_ok());
+        assert!(iotlb.read(Iova::new(0x11fff), 2).is_err());
+        for (first, last) in [(0x10001, 0x11fff), (0x10000, 0x11ffe), (0, 0x10fff)] {
+            let cut = memory.unmap(Unmap::Range(first, last), no_stop, || iotlb.sync());
+            assert_eq!(cut, Err(Errno::INVAL), "a part of a piece");
+        }
+        memory.unmap(Unmap::Range(0, 0xfffff), no_stop, || iotlb.sync()).unwrap();
+        assert!(iotlb.read(Iova::new(0x10000), 1).is_err());
+        assert_eq!(memory.unmap(Unmap::Range(0, 0xfffff), no_stop, || {}), Err(Errno::NOENT));
+        memory.unmap(Unmap::All, no_stop, || {}).unwrap();
+    }
+
+    #[test]
+    fn pieces_do_not_overlap_and_fit_their_files() {
+        let (mut memory, counting) = (Memory::default(), Counting::default());
+        memory.map(map(0x10000, 8192), Some(fd(8192)), &counting).unwrap();
+        for (at, len) in [(0xf000, 4097), (0x11fff, 1), (0, u64::MAX), (0x10000, 8192), (0x10800, 8)] {
+            assert_eq!(memory.map(map(at, len), None, &counting), Err(Errno::EXIST), "{at:#x} {len}");
+        }
+        for (offset, at, len) in [(0, 0x20000, 0), (0, u64::MAX, 2), (0, 0x20000, 8193), (u64::MAX, 0x20000, 1)] {
+            let refused = memory.map(Map { offset, ..map(at, len) }, Some(fd(8192)), &counting);
+            assert_eq!(refused, Err(Errno::INVAL), "{offset:#x} {at:#x} {len}");
+        }
+        let pipe = rustix::pipe::pipe().unwrap().0;
+        assert_eq!(memory.map(map(0x20000, 4096), Some(pipe), &counting), Err(Errno::INVAL));
+        assert_eq!(memory.domain().mappings(), 1);
+    }
+
+    #[test]
+    fn a_piece_without_a_file_is_a_hole() {
+        let (mut memory, counting) = (Memory::default(), Counting::default());
+        memory.map(map(0xc0000, 0x40000), None, &counting).unwrap();
+        assert_eq!((memory.domain().mappings(), counting.read().memory_without_file), (0, 1));
+        memory.unmap(Unmap::Range(0xc0000, 0xfffff), no_stop, || {}).unwrap();
+        for number in 0..MOST_PIECES as u64 {
+            memory.map(map(number * 2, 1), None, &counting).unwrap();
+        }
+        assert_eq!(memory.map(map(u64::MAX, 1), None, &counting), Err(Errno::NOSPC));
+    }
+
+    #[test]
+    fn messages_that_map_are_read_strictly() {
+        let message = |flags: u32, numbers: &[u64]| {
+            let mut body = 32u32.to_le_bytes().to_vec();
+            body.extend(flags.to_le_bytes());
+            numbers.iter().for_each(|number| body.extend(number.to_le_bytes()));
+            body
+        };
+        let decoded = Map::decode(&message(3, &[1, 2, 3]));
+        assert_eq!(decoded, Some(Map { writable: true, offset: 1, at: 2, len: 3 }));
+        assert!(!Map::decode(&message(1, &[1, 2, 3])).unwrap().writable);
+        for flags in [0, 4, 7, u32::MAX] {
+            assert_eq!(Map::decode(&message(flags, &[1, 2, 3])), None);
+        }
+        assert_eq!(Map::decode(&message(3, &[1, 2])), None);
+        assert_eq!(Unmap::decode(&message(0, &[4096, 4096])), Some(Unmap::Range(4096, 8191)));
+        assert_eq!(Unmap::decode(&message(2, &[0, 0])), Some(Unmap::All));
+        for (flags, at, len) in [(0, 0, 0), (0, u64::MAX, 2), (1, 0, 1), (2, 0, 1), (4, 0, 0)] {
+            assert_eq!(Unmap::decode(&message(flags, &[at, len])), None, "{flags} {at} {len}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The thread of a function: a socket, one machine at a time, and the calls of workers.
+//!
+//! Nothing that a client does makes it wait: messages come and go as far as they do, and one that hangs half-way is hung up
+//! on. Only what a client hands over may take its time to be closed, and that is this thread's time and nobody else's.
+
+use crate::counters::{Counting, count};
+use crate::session::{Function, Session};
+use crate::wire::stream::{Came, Stream};
+use millrace_driver::peer_of;
+use millrace_port::notice;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use std::mem::MaybeUninit;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a client has to say which version it speaks, and to end a message that it has begun.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Messages that are taken at a look.
+const MESSAGES: usize = 64;
+/// Connections that are turned away at a look.
+const STRANGERS: usize = 4;
+/// How long nobody is let in after the system had no descriptor for it.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Calls that are taken at a look.
+const CALLS: usize = 64;
+
+/// A machine, and the way to it.
+struct Connection {
+    stream: Stream,
+    session: Session,
+    /// When it is hung up on, if it is waited for.
+    deadline: Option<Instant>,
+    who: String,
+}
+
+/// What the thread of a function works on.
+pub(crate) struct Server {
+    function: Arc<Function>,
+    listener: UnixListener,
+    path: PathBuf,
+    stop: Arc<OwnedFd>,
+    // Our ends of the sockets by which workers call, by vector.
+    calls: Vec<OwnedFd>,
+    called: OwnedFd,
+    connection: Option<Connection>,
+    // Until when nobody is let in.
+    pause: Option<Instant>,
+}
+
+impl Server {
+    pub fn new(
+        function: Arc<Function>,
+        listener: UnixListener,
+        path: PathBuf,
+        stop: Arc<OwnedFd>,
+        calls: Vec<OwnedFd>,
+    ) -> Result<Self, Errno> {
+        let called = epoll::create(CreateFlags::CLOEXEC)?;
+        for (vector, call) in calls.iter().enumerate() {
+            epoll::add(&called, call, EventData::new_u64(vector as u64), EventFlags::IN)?;
+        }
+        Ok(Self { function, listener, path, stop, calls, called, connection: None, pause: None })
+    }
+
+    fn counting(&self) -> &Counting {
+        &self.function.counting
+    }
+
+    /// Until it is stopped.
+    pub fn run(mut self) {
+        while let Some(ready) = self.look() {
+            if ready.stream || self.is_late() {
+                self.talk(ready.hung_up);
+            }
+            if ready.called {
+                self.take_calls();
+            }
+            if ready.listener {
+                self.accept();
+            }
+        }
+        self.end("the card ends");
+    }
+
+    /// Waits until there is something to do; `None`: this is the end.
+    fn look(&mut self) -> Option<Ready> {
+        let now = Instant::now();
+        self.pause = self.pause.filter(|until| *until > now);
+        let deadline = self.connection.as_ref().and_then(|connection| connection.deadline);
+        let until = [self.pause, deadline].into_iter().flatten().min();
+        let most = until.map(|until| {
+            // Rounded up, or the last of it would be spent in a circle.
+            let left = until.saturating_duration_since(now) + Duration::from_millis(1);
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+        });
+        let listens = if self.pause.is_none() { PollFlags::IN } else { PollFlags::empty() };
+        let stream: (&dyn AsFd, PollFlags) = match &self.connection {
+            // An answer goes before the next message comes.
+            Some(connection) if connection.stream.is_sending() => (&connection.stream, PollFlags::OUT),
+            Some(connection) => (&connection.stream, PollFlags::IN | PollFlags::RDHUP),
+            None => (&self.listener, PollFlags::empty()),
+        };
+        let mut fds = [
+            PollFd::new(&*self.stop, PollFlags::IN),
+            PollFd::from_borrowed_fd(stream.0.as_fd(), stream.1),
+            PollFd::new(&self.called, PollFlags::IN),
+            PollFd::new(&self.listener, listens),
+        ];
+        // Interrupted, or out of memory: another look.
+        let _ = poll(&mut fds, most.as_ref());
+        let [stop, stream, called, listener] = fds.map(|fd| fd.revents());
+        let has_connection = self.connection.is_some();
+        stop.is_empty().then_some(Ready {
+            stream: has_connection && !stream.is_empty(),
+            hung_up: stream.intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR),
+            called: !called.is_empty(),
+            listener: listener.contains(PollFlags::IN),
+        })
+    }
+
+    fn is_late(&self) -> bool {
+        let deadline = self.connection.as_ref().and_then(|connection| connection.deadline);
+        deadline.is_some_and(|deadline| deadline <= Instant::now())
+    }
+
+    /// Goes on with the machine that there is. One that has hung up is heard to its end, so that the next can come.
+    fn talk(&mut self, hung_up: bool) {
+        let Some(connection) = &mut self.connection else { return };
+        match connection.talk(if hung_up { usize::MAX } else { MESSAGES }) {
+            Ok(()) if self.is_late() => self.throw_out("it began something and did not end it"),
+            Ok(()) => {}
+            Err(HUNG_UP) => self.end(HUNG_UP),
+            Err(why) => self.throw_out(why),
+        }
+    }
+
+    fn throw_out(&mut self, why: &str) {
+        count(&self.counting().thrown_out);
+        self.end(why);
+    }
+
+    fn end(&mut self, why: &str) {
+        if let Some(Connection { stream, session, who, .. }) = self.connection.take() {
+            drop(session);
+            // The machine sees the end when its queues have stopped.
+            drop(stream);
+            let (path, counters) = (self.path.display(), self.function.counting.read());
+            notice::info(|| {
+                format!("{who} has left the PCI function at {path}: {why}; since the card started: {counters}")
+            });
+        }
+    }
+
+    /// Lets one in, or turns some away.
+    fn accept(&mut self) {
+        for _ in 0..STRANGERS {
+            let socket = match self.listener.accept() {
+                Ok((socket, _)) => socket,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                // No descriptors left, mostly.
+                Err(_) => {
+                    self.pause = Some(Instant::now() + PAUSE);
+                    return;
+                }
+            };
+            if self.connection.is_some() {
+                count(&self.counting().turned_away);
+                let path = self.path.display();
+                notice::info(|| format!("a second machine was turned away from the PCI function at {path}"));
+                continue;
+            }
+            let who = peer_of(&socket).map_or("a program".to_owned(), |peer| format!("process {}", peer.pid));
+            let session = Session::new(self.function.clone());
+            match session.and_then(|session| Ok((Stream::new(socket)?, session))) {
+                Ok((stream, session)) => {
+                    count(&self.counting().connections);
+                    let path = self.path.display();
+                    notice::info(|| format!("{who} has connected to the PCI function at {path}"));
+                    let deadline = Some(Instant::now() + PATIENCE);
+                    self.connection = Some(Connection { stream, session, deadline, who });
+                }
+                Err(error) => {
+                    notice::warn(format!("{who} cannot have the PCI function at {}: {error}", self.path.display()));
+                    self.pause = Some(Instant::now() + PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Workers say that something has come.
+    fn take_calls(&mut self) {
+        let mut events = [const { MaybeUninit::uninit() }; CALLS];
+        let Ok((events, _)) = epoll::wait(&self.called, &mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) else {
+            return;
+        };
+        for event in events {
+            let vector = { event.data }.u64() as u32;
+            let Some(call) = self.calls.get(vector as usize) else { continue };
+            // One interrupt for all of them; more than these are told at the next look.
+            for _ in 0..CALLS {
+                if recv(call, &mut [0; 8][..], RecvFlags::DONTWAIT).is_err() {
+                    break;
+                }
+            }
+            if let Some(connection) = &mut self.connection {
+                connection.session.called(vector);
+            }
+        }
+    }
+}
+
+const HUNG_UP: &str = "it hung up";
+
+struct Ready {
+    stream: bool,
+    hung_up: bool,
+    called: bool,
+    listener: bool,
+}
+
+impl Connection {
+    /// Takes messages, as many as there are or so many.
+    fn talk(&mut self, most: usize) -> Result<(), &'static str> {
+        let mut taken = 0;
+        self.stream.send_on().map_err(|_| HUNG_UP)?;
+        while taken < most && !self.stream.is_sending() {
+            let message = match self.stream.receive() {
+                Came::Message(message) => message,
+                Came::Nothing => break,
+                Came::End(why) => return Err(why),
+            };
+            if !message.header.is_command() {
+                return Err("a reply to a question that was not asked");
+            }
+            taken += 1;
+            if let Some(answer) = self.session.carry_out(message) {
+                self.stream.send(answer.bytes, answer.fd).map_err(|_| HUNG_UP)?;
+            }
+        }
+        if !self.session.is_introduced() && taken > 0 {
+            return Err("it speaks another version, or does not say which");
+        }
+        let waits = self.stream.is_midway() || !self.session.is_introduced();
+        // Whoever sends a byte at a time has as long as everybody for a message.
+        if !waits {
+            self.deadline = None;
+        } else if taken > 0 || self.deadline.is_none() {
+            self.deadline = Some(Instant::now() + PATIENCE);
+        }
+        Ok(())
+    }
+}

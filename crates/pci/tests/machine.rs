@@ -1,0 +1,157 @@
+//! A machine without a processor: its memory, and what its hypervisor does.
+
+use millrace_abi::name::{CardOptions, DeviceName};
+use millrace_abi::pci;
+use millrace_card::Card;
+use millrace_dma::{Ordering, Pages, Protection, Region, Word64};
+use millrace_driver::Driver;
+use millrace_pci::{Counters, Functions};
+use rustix::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use vfio_user::Client;
+
+/// How long anything may take on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Where the machine's memory begins.
+pub const MEMORY: u64 = 0x1_0000_0000;
+pub const MEMORY_LEN: usize = 4 << 20;
+pub const CONFIGURATION: u32 = 7;
+
+pub fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !happened() {
+        assert!(begin.elapsed() < PATIENCE, "not in time: {what}");
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// A card with functions.
+pub struct Served {
+    // Before the driver, which it uses.
+    pub functions: Functions,
+    pub driver: Arc<Driver>,
+    folder: tempfile::TempDir,
+}
+
+impl Served {
+    pub fn new(options: &str, functions: u32) -> Self {
+        let Ok(DeviceName::Embedded(options)) = format!("embedded:{options}").parse() else { panic!("{options}") };
+        let options: CardOptions = options;
+        let folder = tempfile::tempdir().unwrap();
+        let mut served = Functions::listen(&options, &folder.path().join("pci"), functions).unwrap();
+        let driver = Arc::new(Driver::embedded(Card::new(&options).unwrap()).unwrap());
+        served.start(&driver).unwrap();
+        Self { functions: served, driver, folder }
+    }
+
+    pub fn path(&self, index: usize) -> PathBuf {
+        let path = self.functions.paths().nth(index).unwrap();
+        assert!(path.starts_with(self.folder.path()));
+        path.to_owned()
+    }
+
+    pub fn counters(&self, index: usize) -> Counters {
+        self.functions.counters()[index]
+    }
+
+    /// A machine has left, or another one could not come in.
+    pub fn wait_for(&self, index: usize, what: &str, happened: impl Fn(Counters) -> bool) {
+        wait_until(what, || happened(self.counters(index)));
+    }
+}
+
+/// A machine with a function, as its hypervisor sees it.
+pub struct Machine {
+    pub client: Client,
+    pub memory: Region,
+    pub doorbells: Region,
+}
+
+impl Machine {
+    /// With memory, and as a bus master.
+    pub fn new(served: &Served, index: usize) -> Self {
+        let mut machine = Self::bare(served, index);
+        machine.map_memory();
+        machine.set_master(true);
+        machine
+    }
+
+    pub fn bare(served: &Served, index: usize) -> Self {
+        let mut client = None;
+        // The one before may not have been noticed to have gone.
+        wait_until("a function that is free", || {
+            client = Client::new(&served.path(index)).ok();
+            client.is_some()
+        });
+        let client = client.unwrap();
+        let memory = Region::allocate(MEMORY_LEN, Pages::Ordinary).unwrap();
+        let bar = client.region(pci::DOORBELLS_BAR).unwrap();
+        let len: u64 = bar.sparse_areas.iter().map(|area| area.size).sum();
+        let file = bar.file_offset.as_ref().unwrap();
+        assert_eq!((file.start(), bar.sparse_areas.len(), bar.sparse_areas[0].offset), (0, 1, 0));
+        let fd = file.file().try_clone().unwrap();
+        let doorbells =
+            Region::map(std::os::fd::OwnedFd::from(fd), len as usize, Protection::ReadWrite, false).unwrap();
+        Self { client, memory, doorbells }
+    }
+
+    pub fn map_memory(&mut self) {
+        let fd = self.memory.fd().unwrap().as_raw_fd();
+        self.client.dma_map(0, MEMORY, MEMORY_LEN as u64, fd).unwrap();
+    }
+
+    pub fn set_master(&mut self, on: bool) {
+        self.write_config(4, &[if on { 6 } else { 2 }, 0]);
+    }
+
+    pub fn read_config(&mut self, at: u64) -> u32 {
+        let mut bytes = [0; 4];
+        self.client.region_read(CONFIGURATION, at, &mut bytes).unwrap();
+        u32::from_le_bytes(bytes)
+    }
+
+    pub fn write_config(&mut self, at: u64, bytes: &[u8]) {
+        self.client.region_write(CONFIGURATION, at, bytes).unwrap();
+    }
+
+    pub fn read32(&mut self, at: u32) -> u32 {
+        let mut bytes = [0; 4];
+        self.client.region_read(pci::REGISTERS_BAR, at.into(), &mut bytes).unwrap();
+        u32::from_le_bytes(bytes)
+    }
+
+    pub fn read64(&mut self, at: u32) -> u64 {
+        let mut bytes = [0; 8];
+        self.client.region_read(pci::REGISTERS_BAR, at.into(), &mut bytes).unwrap();
+        u64::from_le_bytes(bytes)
+    }
+
+    pub fn write32(&mut self, at: u32, value: u32) {
+        self.client.region_write(pci::REGISTERS_BAR, at.into(), &value.to_le_bytes()).unwrap();
+    }
+
+    pub fn write64(&mut self, at: u32, value: u64) {
+        self.client.region_write(pci::REGISTERS_BAR, at.into(), &value.to_le_bytes()).unwrap();
+    }
+
+    /// A word of the machine's memory, by its offset there.
+    pub fn word64(&self, offset: u64) -> Word64 {
+        self.memory.window().word64(offset as usize).unwrap()
+    }
+
+    pub fn load32(&self, offset: u64) -> u32 {
+        self.memory.window().word32(offset as usize).unwrap().load(Ordering::Relaxed)
+    }
+
+    pub fn put(&self, offset: u64, bytes: &[u8]) {
+        assert_eq!(self.memory.window().span_mut(offset as usize, bytes.len()).unwrap().write_from(bytes), bytes.len());
+    }
+
+    pub fn get(&self, offset: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        assert_eq!(self.memory.window().span(offset as usize, len).unwrap().read_into(&mut bytes), len);
+        bytes
+    }
+}

@@ -1,0 +1,8 @@
+//! The functions of a card by the socket, with the client of `vfio_user`, which is what Cloud Hypervisor has, and with bytes.
+
+mod anything;
+mod driver;
+mod hostile;
+mod machine;
+mod queues;
+mod space;
