@@ -107,8 +107,15 @@ fn any_schedule_agrees_with_one_that_is_gone_through_step_by_step() {
         random ^= random << 17;
         random % end
     };
-    for _ in 0..300 {
-        let gates: Vec<(u8, u64)> = (0..1 + below(6)).map(|_| (below(4) as u8, 100 + below(400))).collect();
+    for round in 0..300 {
+        // Now and then many, of which few are long.
+        let (count, longest) = if round % 30 == 0 { (40 + below(60), 40 + below(300)) } else { (1 + below(6), 400) };
+        let least = 100 / (1 + count / 20);
+        let mut gate = |_| {
+            let most = if below(8) == 0 { longest } else { longest / 8 };
+            (below(4) as u8, least + below(most))
+        };
+        let gates: Vec<(u8, u64)> = (0..count).map(&mut gate).collect();
         let said = schedule(below(5000), &gates);
         let port = Windows::new(&said);
         for _ in 0..20 {

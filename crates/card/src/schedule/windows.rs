@@ -1,4 +1,5 @@
-//! When the gate of a class is open, in one cycle.
+//! When the gate of a class is open, in one cycle. A time is looked up for each frame, in a number of steps that grows with the logarithm of the
+//! number of windows.
 
 use millrace_abi::schedule::{CLASSES, Schedule};
 
@@ -9,11 +10,21 @@ struct Window {
     end: u64,
 }
 
-/// The windows of one class, by their begin.
+/// When the gate of one class is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Class {
     Always,
-    Windows(Box<[Window]>),
+    Windows(Sorted),
+}
+
+/// The windows of one class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Sorted {
+    /// By their begin, and so by their end: they do not overlap.
+    windows: Box<[Window]>,
+    /// How long the longest window below each node of a binary tree is: node 1 is the root, 2n and 2n + 1 are below n, and the last
+    /// half are the windows themselves.
+    longest: Box<[u64]>,
 }
 
 /// Those of all classes.
@@ -46,16 +57,57 @@ impl Windows {
         // The cycle that `now` is in, also before the base.
         let at = (i128::from(now) - i128::from(self.base)).rem_euclid(i128::from(self.cycle)) as u64;
         let cycle_began = i128::from(now) - i128::from(at);
+        let begin = windows.earliest(self.cycle, lasts, at)?;
+        u64::try_from(cycle_began + i128::from(begin)).ok()
+    }
+}
+
+impl Sorted {
+    fn new(windows: Vec<Window>) -> Self {
+        let leaves = windows.len().next_power_of_two();
+        let mut longest = vec![0; 2 * leaves];
+        longest[leaves..].iter_mut().zip(&windows).for_each(|(longest, window)| *longest = window.end - window.begin);
+        for node in (1..leaves).rev() {
+            longest[node] = longest[2 * node].max(longest[2 * node + 1]);
+        }
+        Self { windows: windows.into(), longest: longest.into() }
+    }
+
+    /// The earliest time from `at` on, both from the beginning of a cycle, at which something that lasts so long can begin.
+    fn earliest(&self, cycle: u64, lasts: u64, at: u64) -> Option<u64> {
+        let fits = |begin: u64, end: u64| begin.checked_add(lasts).is_some_and(|through| through <= end);
         // The last window of the cycle before may not have ended yet.
-        let before = windows.last().map(|window| (window, -i128::from(self.cycle)));
-        let here = windows.iter().map(|window| (window, 0));
-        let next = windows.iter().map(|window| (window, i128::from(self.cycle)));
-        let mut all = before.into_iter().chain(here).chain(next);
-        all.find_map(|(window, shift)| {
-            let begin = (i128::from(window.begin) + shift).max(at.into());
-            let fits = begin + i128::from(lasts) <= i128::from(window.end) + shift;
-            fits.then(|| u64::try_from(cycle_began + begin).ok()).flatten()
-        })
+        if self.windows.last().is_some_and(|last| fits(at, last.end.saturating_sub(cycle))) {
+            return Some(at);
+        }
+        let next = self.windows.partition_point(|window| window.end <= at);
+        if let Some(window) = self.windows.get(next)
+            && fits(window.begin.max(at), window.end)
+        {
+            return Some(window.begin.max(at));
+        }
+        // A window that has not begun, in this cycle or the next.
+        let begin = |(place, shift): (usize, u64)| self.windows[place].begin + shift;
+        let here = self.first_as_long(next + 1, lasts).map(|place| (place, 0));
+        here.or_else(|| Some((self.first_as_long(0, lasts)?, cycle))).map(begin)
+    }
+
+    /// The first window from this place on that is as long as that, or longer.
+    fn first_as_long(&self, from: usize, lasts: u64) -> Option<usize> {
+        let leaves = self.longest.len() / 2;
+        let mut node = Some(from).filter(|&from| from < self.windows.len())? + leaves;
+        while self.longest[node] < lasts {
+            // Up as long as it comes from the right, and then over to what is on the right.
+            node >>= node.trailing_ones();
+            if node == 0 {
+                return None;
+            }
+            node += 1;
+        }
+        while node < leaves {
+            node = if self.longest[2 * node] < lasts { 2 * node + 1 } else { 2 * node };
+        }
+        Some(node - leaves)
     }
 }
 
@@ -83,5 +135,5 @@ fn of_class(schedule: &Schedule, class: usize, cycle: u64) -> Class {
         }
         _ => {}
     }
-    Class::Windows(windows.into())
+    Class::Windows(Sorted::new(windows))
 }
