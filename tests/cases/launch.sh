@@ -70,6 +70,22 @@ rows "assert row['cycle_ns'] == 1_000_000 and row['queues'] == [{'queue': 3, 'cl
 rows "assert row['sent'] == 1000 and row['early'] == 0 and row['late_p50_ns'] > 100_000, row"
 "$millrace" schedule show --json >"$scratch/rows"
 rows "assert row['port'] == 0 and len(row['gates']) == 2"
+
+# Rules and the schedule at once: the gate says when a frame leaves its ring, a rule what becomes of it then.
+tx_frames() { "$millrace" stats --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["ports"][0]["tx_frames"])'; }
+before=$(tx_frames)
+"$millrace" flow add 'in_port=local,actions=drop' >"$scratch/said" || fail "flow add"
+"$millrace" send --queue 3 --at +10ms --period 10us --count 500 --slack 3s --json >"$scratch/rows" || fail "send with a rule that drops"
+rows "assert row['sent'] == 500 and row['early'] == 0 and row['late_p50_ns'] > 100_000, row"
+[ "$(tx_frames)" = "$before" ] || fail "a rule that drops has sent $(($(tx_frames) - before)) frames"
+"$millrace" flow delete in_port=local >"$scratch/said" || fail "flow delete"
+"$millrace" flow add 'in_port=local,actions=output:0' >"$scratch/said" || fail "flow add"
+"$millrace" send --queue 3 --at +10ms --period 10us --count 500 --slack 3s --json >"$scratch/rows" || fail "send with a rule that sends"
+rows "assert row['sent'] == 500 and row['early'] == 0 and row['late_p50_ns'] > 100_000, row"
+[ "$(tx_frames)" = $((before + 500)) ] || fail "a rule that sends has sent $(($(tx_frames) - before)) frames of 500"
+"$millrace" flow delete in_port=local >"$scratch/said" || fail "flow delete"
+check_counting
+
 sed 's/class = 6/class = 9/' "$scratch/line.toml" >"$scratch/bad.toml"
 "$millrace" schedule set "$scratch/bad.toml" 2>"$scratch/said" && fail "a class 9"
 grep -q "class from 0 to 7" "$scratch/said" || fail "it is not said what is wrong: $(cat "$scratch/said")"

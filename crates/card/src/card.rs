@@ -18,7 +18,7 @@ use crate::sleep::Sleep;
 use crate::statistics::{named, port_stats, queue_stats};
 use crate::tsu::{Stamper, SteeringError, Tsu};
 use crate::turns::Turns;
-use crate::worker::{Worker, WorkerCounts};
+use crate::worker::{Wakes, Worker, WorkerCounts};
 use millrace_abi::clock::{Report, Steering};
 use millrace_abi::control::QueueState;
 use millrace_abi::name::{CardOptions, OptionError};
@@ -461,6 +461,8 @@ fn start_worker(index: usize, shard: Shard, options: &CardOptions) -> Result<Wor
         spin: Duration::from_micros(u64::from(options.spin_us)),
         clock_version: 0,
         hot: Vec::new(),
+        fetched: None,
+        wakes: Wakes::default(),
     };
     let cpu = options.cpus.get(index).copied();
     let thread = std::thread::Builder::new()

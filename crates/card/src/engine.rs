@@ -65,6 +65,28 @@ impl TxEngine {
         engine.launch_in()
     }
 
+    /// The launch time for which the next frame waits, by the card's clock; `None`: it does not.
+    #[inline(always)]
+    pub fn held_until(&self) -> Option<u64> {
+        let TxEngine::Dd(engine) = self else { return None };
+        engine.held_until()
+    }
+
+    /// Asks for what handing over the next frame will need.
+    pub fn prepare(&self) {
+        if let TxEngine::Dd(engine) = self {
+            engine.prepare();
+        }
+    }
+
+    /// The launch time of the next frame has come; the next burst takes none with a later launch time than `until`.
+    #[inline(always)]
+    pub fn come_due(&mut self, until: u64) {
+        if let TxEngine::Dd(engine) = self {
+            engine.come_due(until);
+        }
+    }
+
     /// Goes by the clock of this worker from now on.
     pub fn use_clock(&mut self, clock: &Arc<PassClock>) {
         if let TxEngine::Dd(engine) = self {

@@ -88,6 +88,12 @@ impl PassClock {
         now.saturating_add(ticks.and_then(|ticks| u64::try_from(ticks).ok()).unwrap_or(u64::MAX))
     }
 
+    /// Whether the card's clock stands: nothing that waits for it comes.
+    #[inline(always)]
+    pub fn stands(&self) -> bool {
+        self.increment.load(Relaxed) == 0
+    }
+
     #[inline(always)]
     fn read(&self) {
         if !self.is_read.load(Relaxed) {

@@ -1,10 +1,16 @@
-//! A thread that polls rings and port queues in their turns, and sleeps when all of them are quiet.
+//! A thread that polls rings and port queues in their turns, and sleeps when all of them are quiet. `launches`: frames with
+//! launch times, which do not wait for turns. `wakes`: how much earlier it has to be up for them.
+
+mod launches;
+mod wakes;
+
+pub(crate) use wakes::Wakes;
 
 use crate::command::Command;
 use crate::mailbox::{Mailbox, Message};
 use crate::shard::{Answer, Shard, wake_fence};
 use crate::sleep::{News, Sleep};
-use crate::turns::{Item, Look, Turns};
+use crate::turns::{Armed, Item, Look, Turns};
 use millrace_abi::queue::QueueId;
 use millrace_dma::{Ordering, fence};
 use std::os::fd::AsRawFd;
@@ -31,6 +37,9 @@ pub(crate) struct Worker {
     pub spin: Duration,
     /// What is hot while all of it is looked at: kept, so that falling asleep allocates nothing.
     pub hot: Vec<Item>,
+    /// Of which ring what it needs was fetched last.
+    pub fetched: Option<Armed>,
+    pub wakes: Wakes,
     /// Of the card's clock by which rings wait.
     pub clock_version: u64,
 }
@@ -59,7 +68,7 @@ impl Worker {
             if quiet.is_multiple_of(PASSES_PER_LOOK) {
                 self.shard.rest();
             }
-            if self.poll || quiet < PASSES_PER_LOOK {
+            if self.poll || quiet < PASSES_PER_LOOK || self.launches_soon() {
                 continue;
             }
             quiet = 0;
@@ -80,8 +89,12 @@ impl Worker {
         if self.turns.has_waiting() {
             self.attend_waiting();
         }
+        worked |= self.launch();
         while self.turns.begin(group) {
-            while let Some(item) = self.turns.next(group) {
+            worked |= self.turns.first_launch() != u64::MAX && self.launch_in_turn(group);
+            loop {
+                worked |= self.launch();
+                let Some(item) = self.turns.next(group) else { break };
                 let (look, cost) = self.shard.look(item);
                 worked |= look.is_work();
                 if look == Look::Quiet && self.turns.are_few() {
@@ -111,29 +124,6 @@ impl Worker {
         if let Some(ring) = self.shard.cool(item) {
             self.turns.cool(group, ring);
         }
-    }
-
-    /// The ring whose turn it was waits for its launch time.
-    #[cold]
-    fn wait(&mut self, group: usize, item: Item) {
-        if let Some(until) = self.shard.waits_until(item) {
-            if !self.turns.has_waiting() {
-                self.clock_version = self.shard.clock.version();
-            }
-            self.turns.wait(group, item, until);
-        }
-    }
-
-    /// Gives turns to rings whose launch times have come.
-    #[inline]
-    fn attend_waiting(&mut self) {
-        let clock = &self.shard.clock;
-        let (now, version) = (clock.ticks(), clock.version());
-        if self.clock_version != version {
-            self.clock_version = version;
-            self.turns.judge_again();
-        }
-        self.turns.serve_waiting(now);
     }
 
     /// Hears now and then who has kicked, and has some of the rings behind that looked through in every pass. `true`
@@ -196,7 +186,9 @@ impl Worker {
         if quiet && most != Some(Duration::ZERO) {
             let sleeps = self.counts.sleeps.load(Count::Relaxed);
             self.counts.sleeps.store(sleeps + 1, Count::Relaxed);
+            let began = Instant::now();
             let news = self.sleep.sleep(most);
+            most.into_iter().for_each(|most| self.wakes.note(most, began.elapsed()));
             self.hear(&news);
         }
         self.shard.awake(self.turns.hot(), &self.sleep);
@@ -207,9 +199,11 @@ impl Worker {
         // The pass has taken some time.
         self.shard.clock.begin();
         let now = Instant::now();
-        let due = self.shard.next_due(self.turns.hot(), now).map(|due| due.saturating_duration_since(now));
-        let launch = self.turns.next_due().map(|due| self.shard.sleep_until(due));
-        due.into_iter().chain(launch).min()
+        let due = self
+            .shard
+            .next_due(self.turns.hot(), now, self.wakes.early())
+            .map(|due| due.saturating_duration_since(now));
+        due.into_iter().chain(self.sleeps_for_launch()).min()
     }
 
     /// Carries out what the control side asks for. `false`: the thread ends.

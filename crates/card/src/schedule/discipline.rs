@@ -39,6 +39,11 @@ impl Discipline {
         if self.version == clock.version() { left } else { 0 }
     }
 
+    /// Until when the frame at the head waits, in ns of the card's clock; `None`: it has to be judged.
+    pub fn waits_until(&self, clock: &PassClock) -> Option<u64> {
+        (self.waits(clock) > 0).then_some(self.until)
+    }
+
     /// Until when the frame at the head waits, as was found last; 0: it does not.
     pub fn until(&self) -> u64 {
         self.until

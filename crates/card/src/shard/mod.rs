@@ -23,6 +23,6 @@ mod slots;
 mod state;
 
 pub(crate) use classify::{Brought, Classifying, FlowCounts, SlowEnds, SlowSide, Tapper, cross, cross_slowly};
-pub(crate) use frames::lend;
+pub(crate) use frames::{Launch, lend};
 pub(crate) use slots::{Answer, Detach, Detached, Loan, Loans, PortSlot, RxSlot, TxQueue, TxSlot, wake_fence};
 pub(crate) use state::{Patch, Shape, Shard};

@@ -1,5 +1,7 @@
 //! One owner, and what it has hot.
 
+use super::QUANTUM;
+use super::armed::{Armed, Queue};
 use super::item::{Item, Look, Owner};
 
 /// A ring gets cold after so many fruitless looks, divided by how many items its owner has hot.
@@ -16,6 +18,8 @@ struct Hot {
 pub(super) struct Group {
     pub owner: Owner,
     hot: Vec<Hot>,
+    // Rings that leave soon.
+    armed: Queue,
     // Whose turn is next.
     next: usize,
     // Items that have not been looked at in this turn.
@@ -25,18 +29,40 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// An empty one as that of an owner with one item.
-    pub fn with(mut self, owner: Owner, item: Item) -> Self {
-        self.add(item);
-        Self { owner, hot: self.hot, ..Self::default() }
+    /// An empty one as that of an owner.
+    pub fn of(self, owner: Owner) -> Self {
+        Self { owner, hot: self.hot, armed: self.armed, ..Self::default() }
     }
 
     pub fn add(&mut self, item: Item) {
         self.hot.push(Hot { item, quiet: 0 });
     }
 
+    /// Whether there is nothing here that has turns, or leaves soon.
     pub fn is_empty(&self) -> bool {
-        self.hot.is_empty()
+        self.hot.is_empty() && self.armed.is_empty()
+    }
+
+    /// A ring that has no turns leaves soon.
+    pub fn arm(&mut self, armed: Armed) {
+        self.armed.add(armed);
+    }
+
+    /// The first of those that leave soon.
+    #[inline(always)]
+    pub fn first_armed(&self) -> Option<Armed> {
+        self.armed.first()
+    }
+
+    /// The same, if the owner may be served before it has its turn: as long as it has not used up that one.
+    #[inline(always)]
+    pub fn first_ahead(&self) -> Option<Armed> {
+        if self.credit > -QUANTUM { self.armed.first() } else { None }
+    }
+
+    /// Takes it out.
+    pub fn take_armed(&mut self) -> Option<Armed> {
+        self.armed.take_first()
     }
 
     pub fn items(&self) -> impl Iterator<Item = Item> {
@@ -45,10 +71,15 @@ impl Group {
 
     /// `false`: it is not here.
     pub fn remove(&mut self, item: Item) -> bool {
-        let Some(at) = self.hot.iter().position(|hot| hot.item == item) else { return false };
+        let Some(at) = self.hot.iter().position(|hot| hot.item == item) else { return self.disarm(item) };
         self.hot.swap_remove(at);
         self.left = self.left.min(self.hot.len());
         true
+    }
+
+    /// Takes a ring from those that leave soon. `false`: it is not there.
+    pub fn disarm(&mut self, item: Item) -> bool {
+        !self.armed.is_empty() && self.armed.remove(item)
     }
 
     /// What was not spent in the turn before is gone: there was nothing to spend it on.

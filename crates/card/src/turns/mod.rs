@@ -7,16 +7,18 @@
 //! cold      a ring that has been quiet for long: never looked at, but its control page says that the card sleeps, so
 //! its
 //!           program kicks when it sends; see `cold`
-//! waiting   a ring whose next frame has a launch time: it comes back by the wheel; see `waiting`
+//! waiting   a ring whose next frame has a launch time that is not near: it comes back by the wheel; see `waiting`
+//! armed     a ring whose launch time is near: sorted, and served before anything else when it comes; see `armed`
 //! ```
 //!
 //! So however much one program sends, and through however many rings, the ring of another is looked at after one
 //! quantum of each owner, and a pass costs what the hot rings cost. An owner that is alone has longer turns: nobody
 //! waits for them.
 //!
-//! * `item`: what has turns. `group`: one owner and what it has hot. `cold`: rings that wait for a kick. `kicked`: which of
+//! * `armed`: rings that leave soon. `item`: what has turns. `group`: one owner and what it has hot. `cold`: rings that wait for a kick. `kicked`: which of
 //!   them are looked through. `waiting`: rings that wait for a time. `wheel`: times. `cost`: what is charged.
 
+mod armed;
 mod cold;
 pub(crate) mod cost;
 mod group;
@@ -27,6 +29,7 @@ mod tests;
 mod waiting;
 mod wheel;
 
+pub(crate) use armed::Armed;
 pub(crate) use cold::{ColdRing, Kick};
 pub(crate) use item::{Item, Look, Owner};
 
@@ -45,22 +48,38 @@ const FEW: usize = 8;
 const BETWEEN_NEWS: u64 = 2048;
 
 /// All that one worker serves.
-#[derive(Default)]
 pub(crate) struct Turns {
-    // Those with something hot.
+    // Those with something hot or armed.
     groups: Vec<Group>,
     // Groups that have nothing hot any more, so that a ring that comes back needs no memory.
     spare: Vec<Group>,
     cold: Cold,
     waiting: Waiting,
+    // The earliest time of all that is armed; `u64::MAX`: nothing is.
+    first_launch: u64,
     // Since the last look at who has kicked.
     spent: u64,
     rings: usize,
     items: usize,
 }
 
+impl Default for Turns {
+    fn default() -> Self {
+        Self {
+            groups: Vec::new(),
+            spare: Vec::new(),
+            cold: Cold::default(),
+            waiting: Waiting::default(),
+            first_launch: u64::MAX,
+            spent: 0,
+            rings: 0,
+            items: 0,
+        }
+    }
+}
+
 impl Turns {
-    /// Rings, hot, cold or waiting.
+    /// Rings, hot, cold, waiting or armed.
     pub fn rings(&self) -> usize {
         self.rings
     }
@@ -104,6 +123,7 @@ impl Turns {
             if self.groups[at].is_empty() {
                 self.drop_group(at);
             }
+            self.find_first_launch();
         }
         self.rings -= usize::from(matches!(item, Item::Ring(_)));
         self.items -= 1;
@@ -165,18 +185,26 @@ impl Turns {
         self.cold.add(owner, ring);
     }
 
-    /// The ring that [`Turns::note`] spoke of has nothing to do until a time, in ns of the oscillator.
-    pub fn wait(&mut self, at: usize, item: Item, until: u64) {
-        let owner = self.groups[at].owner;
-        if self.waiting.add(item, owner, until) {
-            self.groups[at].drop_last_noted();
+    /// The ring that [`Turns::note`] spoke of leaves later, and has nothing to do until a time, in ns of the oscillator; then it is
+    /// armed.
+    pub fn wait(&mut self, group: usize, armed: Armed, until: u64) {
+        let owner = self.groups[group].owner;
+        if self.waiting.add(armed, owner, until) {
+            self.groups[group].drop_last_noted();
         }
+    }
+
+    /// The ring that [`Turns::note`] spoke of leaves soon.
+    pub fn arm_noted(&mut self, group: usize, armed: Armed) {
+        self.groups[group].drop_last_noted();
+        self.arm(group, armed);
     }
 
     /// Ends a turn, and says where the next group is.
     #[inline(always)]
     pub fn end(&mut self, at: usize) -> usize {
-        if self.groups[at].is_empty() {
+        // Who owes something and has nothing at the moment is remembered.
+        if self.groups[at].is_empty() && self.groups[at].credit >= 0 {
             self.drop_group(at);
             return at;
         }
@@ -261,7 +289,7 @@ impl Turns {
         self.waiting.earliest()
     }
 
-    /// Makes rings hot for which it is time at `now`, in ns of the oscillator; if there are many, some in each pass.
+    /// Arms rings for which it is time at `now`, in ns of the oscillator; if there are many, some at once.
     #[inline(always)]
     pub fn serve_waiting(&mut self, now: u64) {
         if self.waiting.is_due(now) {
@@ -270,8 +298,71 @@ impl Turns {
     }
 
     fn expire(&mut self, now: u64) {
-        let Self { groups, spare, waiting, .. } = self;
-        waiting.expire(now, |item, owner| heat(groups, spare, item, owner));
+        let Self { groups, spare, waiting, first_launch, .. } = self;
+        waiting.expire(now, |owner, item, armed| match armed {
+            Some(armed) => {
+                *first_launch = armed.at.min(*first_launch);
+                group_of(groups, spare, owner).arm(armed);
+            }
+            None => heat(groups, spare, item, owner),
+        });
+    }
+
+    /// When the first ring leaves that is armed, in ns of the card's clock; `u64::MAX`: none is.
+    #[inline(always)]
+    pub fn first_launch(&self) -> u64 {
+        self.first_launch
+    }
+
+    /// A ring that has no turns leaves soon. `group`: that of its owner.
+    pub fn arm(&mut self, group: usize, armed: Armed) {
+        self.groups[group].arm(armed);
+        self.first_launch = self.first_launch.min(armed.at);
+    }
+
+    /// The first ring of all that may leave before its owner has its turn, and its group.
+    pub fn first_ahead(&self) -> Option<(usize, Armed)> {
+        let firsts = self.groups.iter().enumerate();
+        firsts.filter_map(|(at, group)| Some((at, group.first_ahead()?))).min_by_key(|&(_, armed)| armed)
+    }
+
+    /// The first ring of a group that leaves soon.
+    pub fn first_of(&self, group: usize) -> Option<Armed> {
+        self.groups[group].first_armed()
+    }
+
+    /// The same, as long as the turn of the group lasts.
+    pub fn first_in_turn(&self, group: usize) -> Option<Armed> {
+        self.first_of(group).filter(|_| self.groups[group].credit > 0)
+    }
+
+    /// Takes the first ring of the group out of those that leave soon.
+    pub fn take_armed(&mut self, group: usize) -> Option<Armed> {
+        let armed = self.groups[group].take_armed();
+        self.find_first_launch();
+        armed
+    }
+
+    fn find_first_launch(&mut self) {
+        let firsts = self.groups.iter().filter_map(Group::first_armed);
+        self.first_launch = firsts.map(|armed| armed.at).min().unwrap_or(u64::MAX);
+    }
+
+    /// The owner of a group pays for what was done for a ring that has no turns.
+    pub fn charge(&mut self, group: usize, cost: u32) {
+        self.spent += u64::from(cost);
+        self.groups[group].credit -= i64::from(cost);
+    }
+
+    /// A ring that was taken out has turns again.
+    pub fn heat_in(&mut self, group: usize, item: Item) {
+        self.groups[group].add(item);
+    }
+
+    /// A ring that was taken out runs no more.
+    pub fn has_ended(&mut self) {
+        self.rings -= 1;
+        self.items -= 1;
     }
 
     /// The clock of launch times goes differently from now on: the rings that wait for it are looked at again, some in each
@@ -284,14 +375,23 @@ impl Turns {
     pub fn warm(&mut self, item: Item) {
         if let Some(owner) = self.cold.take(item).or_else(|| self.waiting.take(item)) {
             self.heat(item, owner);
+        } else if let Some(at) = self.groups.iter_mut().position(|group| group.disarm(item)) {
+            self.groups[at].add(item);
+            self.find_first_launch();
         }
     }
 }
 
 /// Gives an item turns, with the others of its owner.
 fn heat(groups: &mut Vec<Group>, spare: &mut Vec<Group>, item: Item, owner: Owner) {
-    match groups.iter_mut().find(|group| group.owner == owner) {
-        Some(group) => group.add(item),
-        None => groups.push(spare.pop().unwrap_or_default().with(owner, item)),
-    }
+    group_of(groups, spare, owner).add(item);
+}
+
+/// The group of an owner; an empty one if it had none.
+fn group_of<'g>(groups: &'g mut Vec<Group>, spare: &mut Vec<Group>, owner: Owner) -> &'g mut Group {
+    let at = groups.iter().position(|group| group.owner == owner).unwrap_or_else(|| {
+        groups.push(spare.pop().unwrap_or_default().of(owner));
+        groups.len() - 1
+    });
+    &mut groups[at]
 }

@@ -270,17 +270,26 @@ fn who_has_many_kicks_has_no_more_turns_than_who_has_one() {
     assert!(found[&1] <= 3 && found[&3] <= 3 && found[&2] <= 3 * 128, "{found:?}");
 }
 
+/// Makes those hot whose time has come.
+fn serve_waiting(turns: &mut Turns, now: u64) {
+    turns.serve_waiting(now);
+    while let Some((group, armed)) = turns.first_ahead() {
+        turns.take_armed(group);
+        turns.heat_in(group, armed.item);
+    }
+}
+
 /// As a worker whose clock shows `now`: those wait whose time `until` says. Returns what was looked at.
 fn timed_pass(turns: &mut Turns, now: u64, until: impl Fn(Item) -> Option<u64>) -> Vec<Item> {
     let (mut seen, mut group) = (Vec::new(), 0);
-    turns.serve_waiting(now);
+    serve_waiting(turns, now);
     while turns.begin(group) {
         while let Some(item) = turns.next(group) {
             seen.push(item);
             let waits = until(item).filter(|&until| until > now);
             assert!(!turns.note(group, if waits.is_some() { Look::Waits } else { Look::Busy }, 1));
             if let Some(until) = waits {
-                turns.wait(group, item, until);
+                turns.wait(group, Armed { at: until, order: 0, item }, until);
             }
         }
         group = turns.end(group);
@@ -303,13 +312,13 @@ fn of_many_rings_that_are_due_at_once_some_get_hot_in_every_pass() {
     let mut passes = 0;
     while turns.waiting() > 1 {
         let before = turns.hot().count();
-        turns.serve_waiting(due);
+        serve_waiting(&mut turns, due);
         assert!(turns.hot().count() <= before + waiting::STEPS);
         passes += 1;
     }
     // Each of them has gone down at most as many levels as there are up to a millisecond.
     assert!(passes <= (3 * 3001_usize).div_ceil(waiting::STEPS), "{passes}");
-    turns.serve_waiting(2 * due - wheel::TICK);
+    serve_waiting(&mut turns, 2 * due - wheel::TICK);
     assert_eq!((turns.hot().count(), turns.waiting()), (3000, 1));
 }
 
@@ -345,7 +354,7 @@ fn who_is_stopped_removed_or_moved_does_not_come_back_by_the_wheel() {
     // The place is another ring's by then.
     turns.add(ring(0), 9);
     assert_eq!(timed_pass(&mut turns, 500_000, |item| (item == ring(0)).then_some(5_000_000)).len(), 3);
-    (0..20).for_each(|_| turns.serve_waiting(1_000_000));
+    (0..20).for_each(|_| serve_waiting(&mut turns, 1_000_000));
     assert_eq!((turns.waiting(), turns.hot().collect::<BTreeSet<_>>()), (1, [1, 2, 3].map(ring).into()));
 }
 

@@ -1,18 +1,27 @@
 //! Rings that wait for a time: they have no turns, and their `card_sleeps` is not set, since whatever else comes through such a
 //! ring is behind the frame that waits.
 
+use super::armed::Armed;
 use super::item::{Item, Owner};
 use super::wheel::Wheel;
 
-/// What a pass takes out of the wheel at most, moves in it, or looks at in a sweep.
+/// What is taken out of the wheel at once at most, moved in it, or looked at in a sweep.
 pub(super) const STEPS: usize = 32;
+
+/// What is known of a ring that waits.
+#[derive(Clone, Copy, Default)]
+struct Launch {
+    owner: Owner,
+    at: u64,
+    order: u64,
+}
 
 /// Rings that wait, and who answers for each.
 #[derive(Default)]
 pub(super) struct Waiting {
     wheel: Wheel,
     // By place of the ring.
-    owners: Vec<Owner>,
+    launches: Vec<Launch>,
     // The clock by which they wait was changed: from this place on they have to be judged again.
     sweep: Option<u32>,
 }
@@ -41,23 +50,23 @@ impl Waiting {
     pub fn make_room(&mut self, item: Item) {
         if let Some(key) = key(item) {
             self.wheel.make_room(key);
-            self.owners.resize(self.owners.len().max(key as usize + 1), 0);
+            self.launches.resize(self.launches.len().max(key as usize + 1), Launch::default());
         }
     }
 
-    /// An item that has turns waits from now on until a time in ns. `false`: it is none that can.
-    pub fn add(&mut self, item: Item, owner: Owner, at: u64) -> bool {
+    /// What has turns waits from now on until a time in ns. `false`: it is none that can.
+    pub fn add(&mut self, Armed { at, order, item }: Armed, owner: Owner, until: u64) -> bool {
         let Some(key) = key(item) else { return false };
         self.make_room(item);
-        self.owners[key as usize] = owner;
-        self.wheel.insert(key, at);
+        self.launches[key as usize] = Launch { owner, at, order };
+        self.wheel.insert(key, until);
         true
     }
 
     /// Takes an item out; `None` when it does not wait.
     pub fn take(&mut self, item: Item) -> Option<Owner> {
         let key = key(item).filter(|&key| self.wheel.remove(key))?;
-        Some(self.owners[key as usize])
+        Some(self.launches[key as usize].owner)
     }
 
     /// When the first of them is to be looked at, in ns; not later.
@@ -83,13 +92,15 @@ impl Waiting {
         self.wheel.is_due(now) || self.sweep.is_some()
     }
 
-    /// Takes some of those out that are due.
-    pub fn expire(&mut self, now: u64, mut each: impl FnMut(Item, Owner)) {
-        let Self { wheel, owners, sweep } = self;
-        let mut come = |key: u32| each(Item::Ring(key), owners[key as usize]);
-        wheel.expire(now, STEPS, &mut come);
+    /// Takes some of those out that are due, and some that have to be judged again: then their times are not said.
+    pub fn expire(&mut self, now: u64, mut each: impl FnMut(Owner, Item, Option<Armed>)) {
+        let Self { wheel, launches, sweep } = self;
+        wheel.expire(now, STEPS, |key| {
+            let (item, Launch { owner, at, order }) = (Item::Ring(key), launches[key as usize]);
+            each(owner, item, Some(Armed { at, order, item }));
+        });
         if let Some(from) = *sweep {
-            *sweep = wheel.sweep(from, STEPS as u32, come);
+            *sweep = wheel.sweep(from, STEPS as u32, |key| each(launches[key as usize].owner, Item::Ring(key), None));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod asleep;
 mod launch;
+mod punctual;
 mod schedule;
 
 use super::*;
@@ -97,6 +98,8 @@ fn worker(engine: Engine, count: u32, tsu: &Arc<Tsu>, port_queue: Box<dyn PortQu
         poll: false,
         spin: Duration::ZERO,
         hot: Vec::new(),
+        fetched: None,
+        wakes: Wakes::default(),
         clock_version: 0,
     };
     worker.sleep.watch(&worker.mailbox.kick_any);

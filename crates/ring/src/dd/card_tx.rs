@@ -41,6 +41,8 @@ pub struct CardTx {
     step: u64,
     // Launch time of the frame at the head, as last read; 0: none waits.
     pub(super) held: u64,
+    // Frames of later launch times wait, whatever the clock shows.
+    pub(super) until: u64,
     limits: FrameLimits,
     pub(super) iotlb: Iotlb,
     pub(super) clock: Box<dyn Clock>,
@@ -69,6 +71,7 @@ impl CardTx {
             last: Iova::default(),
             step: 0,
             held: 0,
+            until: u64::MAX,
             limits,
             iotlb,
             clock,
@@ -160,6 +163,29 @@ impl CardTx {
         self.held != 0 && !self.ring.is_done(self.head)
     }
 
+    /// The launch time of the frame at the head, as it was read last; `None` if none waits. That it has come does not say that the
+    /// frame may leave: software may have changed it since, and [`CardTx::serve`] reads it again.
+    #[inline(always)]
+    pub fn held_until(&self) -> Option<u64> {
+        self.is_held().then_some(self.held)
+    }
+
+    /// Asks for what handing over the frame at the head will need, so that it need not be waited for when its time has come.
+    pub fn prepare(&self) {
+        self.ring.prefetch_write(self.head);
+        self.ring.prefetch_write(self.head.wrapping_add(1));
+        self.prefetch(self.ring.address(self.head));
+        // What lies elsewhere is touched: the clock and the policy, the limits, the place of the status, the counts.
+        core::hint::black_box((self.launch_in(), self.limits.max, self.finished.first(), self.judge.counts.latest()));
+    }
+
+    /// The launch time that was waited for has come: the frame at the head is judged anew by the next [`CardTx::serve`], which leaves
+    /// frames with launch times after `until` in the ring.
+    #[inline(always)]
+    pub fn come_due(&mut self, until: u64) {
+        (self.held, self.until) = (0, until);
+    }
+
     /// How long the frame at the head has to wait for its launch time; `None` if none waits.
     pub fn launch_in(&self) -> Option<Duration> {
         self.is_held().then(|| Duration::from_nanos(self.wait()))
@@ -207,7 +233,9 @@ impl CardTx {
     fn serve_with(&mut self, budget: usize, at_once: bool, take: impl FnMut(&[Span<'_>], &[Iova]) -> usize) -> Served {
         self.iotlb.sync();
         (self.held, self.at_once) = (0, at_once);
-        serve::serve::<BATCH, _>(self, budget, take)
+        let served = serve::serve::<BATCH, _>(self, budget, take);
+        self.until = u64::MAX;
+        served
     }
 
     #[cold]

@@ -8,7 +8,7 @@ use crate::{EngineFault, Served};
 use core::array;
 use core::sync::atomic::{AtomicU64, Ordering};
 use millrace_abi::launch::{BUCKETS, FarPolicy, HORIZON, LatePolicy, LaunchPolicy, Reason, bucket_of};
-use millrace_dma::{Iova, Span};
+use millrace_dma::{Access, Iova, Span};
 use std::sync::Arc;
 
 const REASONS: usize = Reason::ALL.len();
@@ -111,6 +111,13 @@ impl CardTx {
         take: &mut impl FnMut(&[Span<'_>], &[Iova]) -> usize,
         served: &mut Served,
     ) -> Result<After, EngineFault> {
+        if time > self.until {
+            self.held = time;
+            return Ok(After::Nothing);
+        }
+        // Before the clock is read, so that between that and the hand-over there is nothing. Nobody has judged the address yet.
+        let iova = self.ring.address(self.head);
+        let ahead = self.iotlb.peek(iova, len.into(), Access::Read).and_then(|reach| reach.span(iova, len.into()));
         let now = self.clock.now();
         let reason = match self.judge.judge(time, now) {
             Judged::Wait => {
@@ -125,11 +132,14 @@ impl CardTx {
             }
             Judged::Send(reason) => reason,
         };
-        let iova = self.ring.address(self.head);
-        let mut reader = Reader::new(&self.iotlb);
-        let frame = reader.read(iova, len.into())?;
+        let frame = match ahead {
+            Some(frame) => {
+                self.iotlb.count_hits(1);
+                frame
+            }
+            None => Reader::new(&self.iotlb).read(iova, len.into())?,
+        };
         let taken = take(&[frame], &[iova]);
-        reader.end();
         if taken == 0 {
             return Ok(After::Nothing);
         }

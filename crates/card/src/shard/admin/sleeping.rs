@@ -6,11 +6,6 @@ use crate::sleep::Sleep;
 use crate::turns::{ColdRing, Item};
 use std::time::{Duration, Instant};
 
-/// A worker that sleeps is up again so long before a launch time, and spins for the rest: longer than waking up takes.
-const WAKE_EARLY: Duration = Duration::from_micros(100);
-/// A ring that waits for no longer than so many ns keeps its turns: a few looks cost less than to leave and to come back.
-const SHORTLY: u64 = 4000;
-
 impl Shard {
     /// A ring was quiet for long; see [`TxSlot::cool`](crate::shard::TxSlot::cool). Nothing else is ever cold.
     #[cold]
@@ -89,13 +84,6 @@ impl Shard {
         self.receiving
     }
 
-    /// When the ring is to be looked at for its launch time, in ns of the oscillator; `None`: it does not wait for one, or so
-    /// shortly that it is not worth while to come back.
-    #[cold]
-    pub fn waits_until(&self, item: Item) -> Option<u64> {
-        self.launch_at(item).filter(|&until| until - self.clock.ticks() > SHORTLY)
-    }
-
     /// When the ring's next frame wants to leave, in ns of the oscillator; `None`: there is none that waits.
     fn launch_at(&self, item: Item) -> Option<u64> {
         let Item::Ring(at) = item else { return None };
@@ -103,13 +91,14 @@ impl Shard {
         Some(self.clock.ticks_after(left.as_nanos() as u64))
     }
 
-    /// How long a worker may sleep for what leaves at `until`, in ns of the oscillator.
-    pub fn sleep_until(&self, until: u64) -> Duration {
-        Duration::from_nanos(until.saturating_sub(self.clock.ticks())).saturating_sub(WAKE_EARLY)
+    /// How long a worker may sleep for what leaves at `until`, in ns of the oscillator, to be up so much earlier.
+    pub fn sleep_until(&self, until: u64, early: Duration) -> Duration {
+        Duration::from_nanos(until.saturating_sub(self.clock.ticks())).saturating_sub(early)
     }
 
-    /// When a port queue, or a frame with a launch time in one of these rings, wants to be looked at by the clock.
-    pub fn next_due(&self, hot: impl Iterator<Item = Item>, now: Instant) -> Option<Instant> {
+    /// When a port queue, or a frame with a launch time in one of these rings, wants to be looked at by the clock: such a
+    /// frame so much earlier.
+    pub fn next_due(&self, hot: impl Iterator<Item = Item>, now: Instant, early: Duration) -> Option<Instant> {
         let port_queues = self.port_queues.iter().map(|(_, port_queue)| port_queue);
         let port_queues = port_queues.filter(|port_queue| self.may_receive(port_queue)).filter_map(PortSlot::next_due);
         let in_ports = self.port_queues.iter().filter_map(|(_, slot)| slot.parked.as_ref());
@@ -118,7 +107,7 @@ impl Shard {
         let rings = hot.filter_map(|item| {
             let Item::Ring(at) = item else { return None };
             let retry = self.tx[at as usize].parked.as_ref().map(|parked| now + parked.retry_after());
-            retry.into_iter().chain(self.launch_at(item).map(|until| now + self.sleep_until(until))).min()
+            retry.into_iter().chain(self.launch_at(item).map(|until| now + self.sleep_until(until, early))).min()
         });
         port_queues.chain(rings).chain(in_ports).min()
     }

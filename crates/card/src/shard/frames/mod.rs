@@ -9,10 +9,11 @@
 //! ```
 //!
 //! * `send`: from TX rings. `loop_back`: those of a port that loops back. `receive`: from port queues. `patch`: from one port to another. `lent`: port queues that
-//!   work on the pool of an application. `with_rules`: the same sources when there are rules. `scheduled`: from TX
+//!   work on the pool of an application. `launches`: rings whose next frame has a time. `with_rules`: the same sources when there are rules. `scheduled`: from TX
 //!   rings of a port with a schedule.
 
 mod held;
+mod launches;
 mod lent;
 mod loop_back;
 mod patch;
@@ -22,6 +23,7 @@ mod send;
 mod with_rules;
 
 pub(super) use held::Held;
+pub(crate) use launches::Launch;
 pub(crate) use lent::lend;
 
 use super::slots::TxSlot;

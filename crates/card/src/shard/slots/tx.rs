@@ -167,6 +167,35 @@ impl TxSlot {
         launch.or(waits.map(Duration::from_nanos))
     }
 
+    /// When the next frame may leave for which that has not come yet: its launch time, or what the schedule of its port says, in ns
+    /// of the card's clock. `None`: it waits for nothing, or has to be judged again.
+    pub fn leaves_at(&self, clock: &PassClock) -> Option<u64> {
+        let launch = self.engine.running()?.held_until();
+        launch.or_else(|| self.discipline.as_ref()?.waits_until(clock))
+    }
+
+    /// Which of the rings whose times are equal goes first: that of the higher class, then that of the lower number.
+    pub fn order(&self) -> u64 {
+        let class = self.discipline.as_ref().map_or(0, |discipline| discipline.class);
+        u64::from(u8::MAX - class) << 56 | u64::from(self.queue.id.index) << 32 | u64::from(self.ring)
+    }
+
+    /// The next frame leaves soon: what that will need is fetched.
+    pub fn prepare(&self) {
+        if let Some(engine) = self.engine.running() {
+            engine.prepare();
+        }
+        core::hint::black_box((self.openers.want_stamps(), self.left, self.cost, self.ticket, self.translations));
+    }
+
+    /// The time of the next frame has come; the next burst takes none with a later launch time than `until`.
+    #[inline(always)]
+    pub fn come_due(&mut self, until: u64) {
+        if let Some(engine) = self.engine.running_mut() {
+            engine.come_due(until);
+        }
+    }
+
     /// Takes over what a burst did, if it did anything: `served` does not name frames that were dropped behind the
     /// ring. `false` when the queue has to leave the active list.
     #[inline(always)]

@@ -12,6 +12,9 @@ const ENTRIES: u32 = 16;
 pub(super) struct Launcher {
     pub queue: Arc<Queue>,
     pub host: dd::HostTx,
+    /// The descriptors, four words each.
+    pub words: millrace_dma::Slots64,
+    control: Region,
     frame: Iova,
 }
 
@@ -26,24 +29,34 @@ impl Launcher {
         self.host.post(dd::Frame { iova: self.frame, len, launch, cookie: 0 }) && self.host.flush()
     }
 
+    pub fn state(&self) -> QueueState {
+        let word = self.control.window().word32(STATE_AT).unwrap().load(Ordering::Acquire);
+        QueueState::from_word(word).unwrap()
+    }
+
     pub fn passed(&self) -> u64 {
         self.queue.status.counts.read().passed
     }
 }
 
 pub(super) fn start(worker: &mut Worker, queue: Arc<Queue>) -> Launcher {
+    start_of(worker, queue, 7)
+}
+
+pub(super) fn start_of(worker: &mut Worker, queue: Arc<Queue>, owner: u32) -> Launcher {
     let (memory, control) = (Region::heap(0x2000), Region::heap(PAGE_SIZE));
     let domain = Arc::new(Domain::new());
     let at = domain.map(memory.window().clone(), Access::ReadWrite, None).unwrap();
-    let ring = || dd::Ring::new(memory.window().slots64(0, ENTRIES * dd::DESCRIPTOR as u32 / 8).unwrap()).unwrap();
+    let words = memory.window().slots64(0, ENTRIES * dd::DESCRIPTOR as u32 / 8).unwrap();
+    let ring = || dd::Ring::new(words.clone()).unwrap();
     ring().clear();
     let host = dd::HostTx::new(ring(), control.window().word64(DOORBELL_AT).unwrap());
     // The clock of its worker is not this one.
     let engine = dd::CardTx::new(ring(), at, FrameLimits::ETHERNET, Iotlb::new(domain), Box::new(|| 0));
-    let opener = Opener { id: 1, owner: 7, control: control.window().clone(), kick: None, call: None };
+    let opener = Opener { id: 1, owner, control: control.window().clone(), kick: None, call: None };
     let command = Command::StartTx(queue.status.id.index, Box::new(TxEngine::Dd(engine)), vec![opener]);
     assert!(worker.carry_out(command).done);
-    Launcher { queue, host, frame: at.plus(0x1000) }
+    Launcher { queue, host, words, control, frame: at.plus(0x1000) }
 }
 
 struct Scene {
