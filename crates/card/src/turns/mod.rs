@@ -289,17 +289,18 @@ impl Turns {
         self.waiting.earliest()
     }
 
-    /// Arms rings for which it is time at `now`, in ns of the oscillator; if there are many, some at once.
+    /// Arms rings for which it is time at `now`, in ns of the oscillator; if there are many, some at once, and fewer while a launch is
+    /// near.
     #[inline(always)]
-    pub fn serve_waiting(&mut self, now: u64) {
+    pub fn serve_waiting(&mut self, now: u64, is_near: bool) {
         if self.waiting.is_due(now) {
-            self.expire(now);
+            self.expire(now, if is_near { waiting::FEW_STEPS } else { waiting::STEPS });
         }
     }
 
-    fn expire(&mut self, now: u64) {
+    fn expire(&mut self, now: u64, most: usize) {
         let Self { groups, spare, waiting, first_launch, .. } = self;
-        waiting.expire(now, |owner, item, armed| match armed {
+        waiting.expire(now, most, |owner, item, armed| match armed {
             Some(armed) => {
                 *first_launch = armed.at.min(*first_launch);
                 group_of(groups, spare, owner).arm(armed);

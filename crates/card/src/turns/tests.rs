@@ -272,7 +272,7 @@ fn who_has_many_kicks_has_no_more_turns_than_who_has_one() {
 
 /// Makes those hot whose time has come.
 fn serve_waiting(turns: &mut Turns, now: u64) {
-    turns.serve_waiting(now);
+    turns.serve_waiting(now, false);
     while let Some((group, armed)) = turns.first_ahead() {
         turns.take_armed(group);
         turns.heat_in(group, armed.item);

@@ -5,8 +5,10 @@ use super::armed::Armed;
 use super::item::{Item, Owner};
 use super::wheel::Wheel;
 
-/// What is taken out of the wheel at once at most, moved in it, or looked at in a sweep.
+/// What is taken out of the wheel at once at most, moved in it, or looked at in a sweep. A step is some misses of the cache.
 pub(super) const STEPS: usize = 32;
+/// The same while a launch is near.
+pub(super) const FEW_STEPS: usize = 4;
 
 /// What is known of a ring that waits.
 #[derive(Clone, Copy, Default)]
@@ -92,15 +94,15 @@ impl Waiting {
         self.wheel.is_due(now) || self.sweep.is_some()
     }
 
-    /// Takes some of those out that are due, and some that have to be judged again: then their times are not said.
-    pub fn expire(&mut self, now: u64, mut each: impl FnMut(Owner, Item, Option<Armed>)) {
+    /// Takes some of those out that are due, and some that have to be judged again, at most so many of each: of the latter their times are not said.
+    pub fn expire(&mut self, now: u64, most: usize, mut each: impl FnMut(Owner, Item, Option<Armed>)) {
         let Self { wheel, launches, sweep } = self;
-        wheel.expire(now, STEPS, |key| {
+        wheel.expire(now, most, |key| {
             let (item, Launch { owner, at, order }) = (Item::Ring(key), launches[key as usize]);
             each(owner, item, Some(Armed { at, order, item }));
         });
         if let Some(from) = *sweep {
-            *sweep = wheel.sweep(from, STEPS as u32, |key| each(launches[key as usize].owner, Item::Ring(key), None));
+            *sweep = wheel.sweep(from, most as u32, |key| each(launches[key as usize].owner, Item::Ring(key), None));
         }
     }
 }

@@ -12,13 +12,15 @@ use std::time::Duration;
 
 /// How long before its time a ring comes from the wheel and is sorted among those that leave soon, in ns: as long as it takes with all
 /// rings of a worker, while others have their turns.
-const AHEAD: u64 = 1_000_000;
+const AHEAD: u64 = 2_000_000;
 /// A ring that waits for no longer than so many ns is not put into the wheel.
 const SHORTLY: u64 = AHEAD + 100_000;
 /// What is armed comes within so many ns, unless the clock was set back.
 const FAR: u64 = 4 * SHORTLY;
 /// How long before its time what a ring needs is fetched, in ns: longer than memory takes, and not so long that it is lost again.
 const FETCH: u64 = 8_000;
+/// Within so many ns of a launch little is moved in the wheel at once.
+const SOON: u64 = 32_000;
 /// Within so many ns of a launch nobody else has a turn: it might last longer.
 const NEAR: u64 = 500;
 /// As long as a launch is further ahead than so many ns, there is time to fetch what it needs once more: others have had turns since.
@@ -36,7 +38,8 @@ impl Worker {
             self.clock_version = version;
             self.turns.judge_again();
         }
-        self.turns.serve_waiting(now);
+        let is_near = self.turns.first_launch() < clock.card().saturating_add(SOON);
+        self.turns.serve_waiting(now, is_near);
     }
 
     /// The ring whose turn it was, and which was [noted](crate::turns::Turns::note), waits for its launch time.
@@ -64,7 +67,8 @@ impl Worker {
     fn launch_first(&mut self) -> bool {
         let (mut worked, mut now) = (false, self.shard.clock.exactly());
         // Not once in each pass only: a pass may be long, and what comes many.
-        self.turns.serve_waiting(self.shard.clock.ticks());
+        let is_near = self.turns.first_launch() < now.saturating_add(SOON);
+        self.turns.serve_waiting(self.shard.clock.ticks(), is_near);
         for _ in 0..AT_ONCE {
             if self.turns.first_launch() > now + FETCH && !self.has_changed(now) {
                 break;
