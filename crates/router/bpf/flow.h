@@ -149,6 +149,9 @@ static __always_inline int OF(try_rule)(struct view *v, const struct packet *p, 
 {
     if (p->proto == PROTO_TCP && (RULE_FLAGS(word) & RULE_CONNTRACK) && work->a.has_windows)
         return REASON_WINDOWS;
+    /* One that Linux will not send on proves nothing. */
+    if (p->ttl <= 1 && !p->bridge)
+        return REASON_TRIAL;
     if (rule->asked < g->trial_packets) {
         __sync_fetch_and_add((u32 *)&rule->asked, 1);
         OF(await)(v, p, rule, number, word, 0, &work->expected);

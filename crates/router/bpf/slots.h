@@ -52,6 +52,7 @@ static __always_inline struct OF(rule) *OF(claim)(const struct OF(key) *key, u32
                                                   int *reason)
 {
     u32 longest = rest, oldest = NO_RULE;
+    bool rests = false;
     struct OF(rule) *old;
 
     for (u32 probe = 0; probe < PROBES; probe++) {
@@ -72,8 +73,11 @@ static __always_inline struct OF(rule) *OF(claim)(const struct OF(key) *key, u32
             longest = idle;
             oldest = at;
         }
-        if (RULE_STATE(seen) == RULE_ACTIVE || (RULE_STATE(seen) != RULE_EMPTY && idle < rest))
+        /* The last packet may have come since `jiffies` was read. */
+        if (RULE_STATE(seen) == RULE_ACTIVE || (RULE_STATE(seen) != RULE_EMPTY && (s32)idle < (s32)rest)) {
+            rests |= RULE_STATE(seen) == RULE_DEAD;
             continue;
+        }
         claimed = (seen & 0xffff0000) + RULE_GENERATION + RULE_BUSY;
         if (__sync_val_compare_and_swap(&rule->state, seen, claimed) != seen) {
             *reason = REASON_BUSY;
@@ -84,6 +88,9 @@ static __always_inline struct OF(rule) *OF(claim)(const struct OF(key) *key, u32
         return rule;
     }
     *reason = REASON_TABLE_FULL;
+    /* One place is free soon. */
+    if (rests)
+        return 0;
     old = bpf_map_lookup_elem(&OF(rules), &oldest);
     if (old) {
         u32 word_of_old = WORD(&old->state);

@@ -201,6 +201,11 @@ impl Interfaces {
         })
     }
 
+    /// Tells those who ask who has an interface.
+    pub fn answer_claims(&self) {
+        self.known.values().filter_map(|known| known.claim.as_ref()).for_each(control::answer);
+    }
+
     /// Whether the engine is attached to an interface.
     pub fn is_attached(&self, index: u32) -> bool {
         self.known.get(&index).is_some_and(|known| known.place.is_some())

@@ -236,12 +236,17 @@ fn groups_of(pid: i32, uid: u32) -> Vec<u32> {
     if !users.is_empty() && users.iter().all(|&user| user == uid) { numbers("Groups:") } else { Vec::new() }
 }
 
+/// Those who may ask who has a claim before it is answered.
+const QUESTIONS: i32 = 64;
+
 /// Who has a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
     /// A process of a user.
     Process(i32, u32),
-    /// Somebody who does not say so, or the system that refuses it.
+    /// Somebody who does not answer, which a router does within a second.
+    Silent,
+    /// The system, which refuses it.
     Unknown(String),
 }
 
@@ -250,6 +255,7 @@ impl Holder {
     pub fn may_be_router(&self) -> bool {
         match self {
             Self::Process(_, uid) => *uid == 0 || *uid == rustix::process::geteuid().as_raw(),
+            Self::Silent => false,
             Self::Unknown(_) => true,
         }
     }
@@ -259,6 +265,7 @@ impl std::fmt::Display for Holder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Process(pid, uid) => write!(f, "process {pid} of user {uid}"),
+            Self::Silent => f.write_str("somebody of this network namespace who does not answer"),
             Self::Unknown(why) => f.write_str(why),
         }
     }
@@ -271,14 +278,23 @@ impl std::fmt::Display for Holder {
 pub fn claim(name: &str) -> Result<OwnedFd, Holder> {
     let failed = |error: Errno| Holder::Unknown(error.to_string());
     let address = address(name).map_err(|error| Holder::Unknown(error.to_string()))?;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(failed)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(failed)?;
     match bind(&socket, &address) {
-        Ok(()) => listen(&socket, 0).map(|()| socket).map_err(failed),
-        Err(Errno::ADDRINUSE) => Err(who_has(&address).map_or_else(
-            || Holder::Unknown("somebody of this network namespace".to_owned()),
-            |(pid, uid)| Holder::Process(pid, uid),
-        )),
+        Ok(()) => listen(&socket, QUESTIONS).map(|()| socket).map_err(failed),
+        Err(Errno::ADDRINUSE) => {
+            Err(who_has(&address).map_or(Holder::Silent, |(pid, uid)| Holder::Process(pid, uid)))
+        }
         Err(error) => Err(failed(error)),
+    }
+}
+
+/// Takes in those who have asked who has the claim, whom the system has told: without, no more would be told.
+pub fn answer(claim: &OwnedFd) {
+    for _ in 0..QUESTIONS {
+        if rustix::net::accept(claim).is_err() {
+            break;
+        }
     }
 }
 

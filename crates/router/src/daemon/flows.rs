@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::Reason;
 use crate::engine::layout::rule_flag;
 use crate::engine::{Engine, Event, EventKind, Rule, State};
-use crate::kernel::conntrack::{TCP, Tuple};
+use crate::kernel::conntrack::{Old, TCP, Tuple};
 
 use super::protocol::RuleCounts;
 
@@ -24,6 +24,10 @@ const IDLE_WHEN_FULL: Duration = Duration::from_secs(10);
 
 /// Bytes of a connection of TCP after which numbers that conntrack has noted are too old: at twice as many, after is before.
 const OLD_NUMBERS: u64 = 1 << 30;
+/// Bytes after which nothing is in the window that conntrack knows.
+const OLD_WINDOW: u64 = 1 << 26;
+/// The same for a rule that ends: its connection may have another one, and others before had as many.
+const OLD_NUMBERS_OF_THE_ENDED: u64 = 1 << 20;
 
 /// Names a rule: version 6 or not, and its number.
 pub type Id = (bool, u32);
@@ -38,7 +42,7 @@ pub struct Flows {
     /// Connections of TCP whose rules were on trial in the look just now.
     on_trial: Vec<Tuple>,
     /// Connections of TCP of which conntrack's numbers were found too old in the look just now.
-    old: Vec<Tuple>,
+    old: Vec<(Tuple, Old)>,
     cursor: Cursor,
     counts: RuleCounts,
     counting: RuleCounts,
@@ -64,8 +68,9 @@ struct Total {
     word: u32,
     seen: (u64, u64),
     sum: (u64, u64),
-    /// Bytes when conntrack's numbers were found too old.
+    /// Bytes when conntrack's numbers, and its window, were found too old.
     old: u64,
+    old_window: u64,
 }
 
 struct Cursor {
@@ -126,8 +131,12 @@ impl Flows {
     }
 
     fn forget(&mut self, id: Id) {
-        self.totals.remove(&id);
+        let total = self.totals.remove(&id).unwrap_or_default();
         let Some(made) = self.made.remove(&id) else { return };
+        // The next rule of this connection counts from nothing.
+        if made.tuple.protocol == TCP && total.sum.1 - total.old >= OLD_NUMBERS_OF_THE_ENDED {
+            self.old.push((made.tuple, Old::Acknowledged));
+        }
         if let Some(ids) = self.by_tuple.get_mut(&made.tuple) {
             ids.retain(|other| *other != id);
             if ids.is_empty() {
@@ -220,7 +229,7 @@ impl Flows {
     }
 
     /// Connections of TCP that went on in the last turn for so long that conntrack's numbers are too old.
-    pub fn old(&mut self) -> Vec<Tuple> {
+    pub fn old(&mut self) -> Vec<(Tuple, Old)> {
         std::mem::take(&mut self.old)
     }
 
@@ -235,6 +244,12 @@ impl Flows {
                 }
             }
             State::Refused => self.counting.refused += 1,
+            // Another flow has taken its place, of which no event tells.
+            State::Dead if self.made.contains_key(&id) => {
+                self.aged += 1;
+                self.forget(id);
+                return;
+            }
             State::Empty | State::Busy | State::Dead => return,
         }
         // One that no event told of.
@@ -244,10 +259,14 @@ impl Flows {
         let (_, bytes) = self.add_up(rule);
         if let Some(total) = self.totals.get_mut(&id)
             && rule.key.protocol == TCP
-            && bytes - total.old >= OLD_NUMBERS
+            && bytes - total.old_window >= OLD_WINDOW
         {
-            total.old = bytes;
-            self.old.push(tuple(&rule.key));
+            total.old_window = bytes;
+            let old = if bytes - total.old >= OLD_NUMBERS { Old::Acknowledged } else { Old::Unacknowledged };
+            if old == Old::Acknowledged {
+                total.old = bytes;
+            }
+            self.old.push((tuple(&rule.key), old));
         }
         let idle = idle(rule, now, hz);
         if rule.state == State::Active && idle < 2 * ROUND {

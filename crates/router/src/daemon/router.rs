@@ -497,6 +497,8 @@ impl State {
             self.read_errors(engine);
             // Nor does it tell who is a member of a group.
             self.sight.read_multicast();
+            self.sight.read_looks()?;
+            self.interfaces.answer_claims();
             groups::tell(&mut self.sight, engine);
         }
         if self.quiet_at.elapsed() >= quiet::EVERY {
@@ -511,9 +513,9 @@ impl State {
                     self.need_no_windows(tuple);
                 }
             }
-            for tuple in self.flows.old() {
+            for (tuple, old) in self.flows.old() {
                 if self.mode_of(&tuple) == Mode::Conntrack {
-                    self.sight.forget_acknowledged(&tuple);
+                    self.sight.forget_acknowledged(&tuple, old);
                 }
             }
             if is_last {

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use super::devices::Forwarding;
-use crate::kernel::conntrack::{self, Tuple};
+use crate::kernel::conntrack::{self, Old, Tuple};
 use crate::kernel::link::Link;
 use crate::kernel::mirror::{Change, GROUPS, Mirror, VLANS};
 use crate::kernel::neighbour::Neighbour;
@@ -20,6 +21,9 @@ use crate::kernel::wire::{self, Message, Request};
 /// Filters of this name in traffic control are the router's own.
 const OUR_FILTERS: &str = "router_";
 
+/// For how long at what rules look is not read again, besides twenty times what it took.
+const LOOKS: Duration = Duration::from_secs(5);
+
 /// What is known, and whom to ask.
 pub struct Sight {
     /// Interfaces, neighbours and the like.
@@ -34,6 +38,8 @@ pub struct Sight {
     pub choices: [Option<i64>; 5],
     /// Interfaces that take packets from addresses of this host.
     accept_local: BTreeSet<String>,
+    /// Before then it is not read again at what rules look.
+    looks_again: Option<Instant>,
     route: Questions,
     netfilter: Option<Questions>,
     xfrm: Option<Questions>,
@@ -56,6 +62,7 @@ impl Sight {
             forwarding: Forwarding::default(),
             choices: settings::choices(),
             accept_local: BTreeSet::new(),
+            looks_again: None,
             route: Questions::open(Protocol::Route)?,
             netfilter: Questions::open(Protocol::Netfilter).ok(),
             xfrm: Questions::open(Protocol::Xfrm).ok(),
@@ -97,7 +104,7 @@ impl Sight {
         self.shapings.clear();
         self.features.clear();
         self.forwarding = Forwarding::read();
-        self.hooks.looks = Looks::default();
+        (self.hooks.looks, self.looks_again) = (Looks::default(), None);
         self.read_hooks()?;
         self.read_policies()
     }
@@ -110,7 +117,21 @@ impl Sight {
         if let Some(netfilter) = &mut self.netfilter {
             let looks = std::mem::take(&mut self.hooks.looks);
             self.hooks = Hooks::read(netfilter)?;
-            self.hooks.looks = if looks.is_read { looks } else { Looks::read(netfilter)? };
+            self.hooks.looks = looks;
+        }
+        self.read_looks()
+    }
+
+    /// Reads at what rules look, if something of it may be gone, which does no harm: so not again for a while, for a ruleset may be long.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub fn read_looks(&mut self) -> Result<(), Error> {
+        let is_known = self.hooks.looks.is_read || self.looks_again.is_some_and(|again| Instant::now() < again);
+        if let Some(netfilter) = self.netfilter.as_mut().filter(|_| !is_known) {
+            let begin = Instant::now();
+            self.hooks.looks = Looks::read(netfilter)?;
+            self.looks_again = Some(Instant::now() + LOOKS + 20 * begin.elapsed());
         }
         self.mirror.is_asked = self.hooks.looks.routes;
         Ok(())
@@ -239,9 +260,9 @@ impl Sight {
     }
 
     /// Has conntrack forget what was acknowledged last on a connection of TCP; one that is gone by now needs nothing.
-    pub fn forget_acknowledged(&mut self, of: &Tuple) {
+    pub fn forget_acknowledged(&mut self, of: &Tuple, old: Old) {
         let netfilter = self.netfilter.as_mut();
-        let _ = netfilter.map(|netfilter| conntrack::forget_acknowledged(netfilter, of, 0));
+        let _ = netfilter.map(|netfilter| conntrack::forget_acknowledged(netfilter, of, 0, old));
     }
 }
 

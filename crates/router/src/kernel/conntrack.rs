@@ -181,6 +181,8 @@ pub fn find(questions: &mut Questions, of: &Tuple, zone: u16) -> Result<Option<C
 const BE_LIBERAL: u8 = 0x08;
 /// It has noted what was acknowledged last.
 const ACKNOWLEDGED: u8 = 0x20;
+/// Data is on its way of which conntrack has seen no acknowledgement (`IP_CT_TCP_FLAG_DATA_UNACKNOWLEDGED`).
+const UNACKNOWLEDGED: u8 = 0x10;
 
 /// Tells conntrack not to look at windows of this connection of TCP: it does not see the packets between.
 ///
@@ -190,13 +192,26 @@ pub fn be_liberal(questions: &mut Questions, of: &Tuple, zone: u16) -> Result<()
     set_flags(questions, of, zone, [BE_LIBERAL, BE_LIBERAL])
 }
 
-/// Has conntrack forget what was acknowledged last on this connection of TCP. It calls an RST invalid that is before that, and when 2 GB have gone by
-/// which it has not seen, so is every other one. It notes it anew with the next packet that is in the window it knows.
+/// What conntrack notes of a connection of TCP, and is too old when enough has gone by that it has not seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Old {
+    /// That something is not acknowledged yet, with which it would keep the connection for 5 minutes instead of 5 days. It is too old once nothing is in
+    /// the window that it knows.
+    Unacknowledged,
+    /// And what was acknowledged last: it calls an RST invalid that is before that, and after 2 GB every other one is.
+    Acknowledged,
+}
+
+/// Has conntrack forget this of a connection of TCP, in both directions. It notes it anew with the next packet that is in the window it knows.
 ///
 /// # Errors
 /// What the kernel says: `ENOENT` for one that is gone.
-pub fn forget_acknowledged(questions: &mut Questions, of: &Tuple, zone: u16) -> Result<(), Error> {
-    set_flags(questions, of, zone, [0, ACKNOWLEDGED])
+pub fn forget_acknowledged(questions: &mut Questions, of: &Tuple, zone: u16, old: Old) -> Result<(), Error> {
+    let flags = match old {
+        Old::Unacknowledged => UNACKNOWLEDGED,
+        Old::Acknowledged => UNACKNOWLEDGED | ACKNOWLEDGED,
+    };
+    set_flags(questions, of, zone, [0, flags])
 }
 
 /// Sets flags of both directions: what they are to be, and which of them are meant.

@@ -74,7 +74,7 @@ pub fn read_all(message: &Message<'_>) -> u64 {
         conntrack::event(message).is_some(),
         netfilter::new_generation(message).is_some(),
         netfilter::read_any(message),
-        looks.routes || !looks.ethernet.is_empty() || !looks.is_read,
+        looks.routes || !looks.unannounced.is_empty() || !looks.is_read,
         policy::is_change(message) && policy::read(message).is_some(),
         shaping::is_ours(body),
         shaping::read_any(message),

@@ -125,9 +125,9 @@ impl Hooks {
             _ => format!("iptables {table}"),
         });
         let sets = self.quiet_sets.iter().map(|set| format!("nft set {set}"));
-        let ethernet = self.looks.ethernet.iter().map(|chain| format!("nft ether {chain}"));
+        let looks = self.looks.unannounced.iter().map(|look| format!("nft {look}"));
         let programs = self.programs.iter().map(|(_, number)| format!("bpf {number}"));
-        legacy.chain(sets).chain(ethernet).chain(self.others.iter().cloned()).chain(programs)
+        legacy.chain(sets).chain(looks).chain(self.others.iter().cloned()).chain(programs)
     }
 
     /// Whether something looks at forwarded packets of this family: it may change or drop them.

@@ -1,5 +1,5 @@
-//! At what rules of nftables look that is neither in the packet nor in conntrack: routes, and Ethernet addresses (`linux/netfilter/nf_tables.h`,
-//! `nf_tables_compat.h`). A rule of the router knows nothing of them.
+//! At what rules of nftables look that a rule of the router does not remember: routes, Ethernet addresses, marks of connections, sockets
+//! (`linux/netfilter/nf_tables.h`, `nf_tables_compat.h`).
 
 use std::collections::BTreeSet;
 
@@ -14,18 +14,19 @@ const GET_RULE: u16 = NFTABLES | 7;
 /// A table, a chain, a rule is gone.
 const GONE: [u16; 3] = [NFTABLES | 2, NFTABLES | 5, NFTABLES | 8];
 
-/// Families whose rules packets pass that are forwarded: of both versions of IP, and of each.
+/// Families whose rules packets pass that are forwarded: of both versions of IP, of each, and of bridges, whose chains packets for the router pass, too.
 const INET: u8 = 1;
 const IPV4: u8 = 2;
 const IPV6: u8 = 10;
+const BRIDGE: u8 = 7;
 
 /// At what rules look.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Looks {
     /// One asks for routes (`fib`, `rt`, `rpfilter`, realms): a packet that goes the same way may be dropped when another route has changed.
     pub routes: bool,
-    /// Chains that look at Ethernet addresses (`ether`, `-m mac`), as `table chain`.
-    pub ethernet: BTreeSet<String>,
+    /// Chains that look at what may be another for the next packet, or changes without an event: `ether table chain`, `ct-mark table chain`.
+    pub unannounced: BTreeSet<String>,
     /// The rules have been read, and what was found then is still there.
     pub is_read: bool,
 }
@@ -51,36 +52,45 @@ impl Looks {
     pub fn hear(&mut self, message: &Message<'_>) {
         match message.kind {
             NEW_RULE => self.add(message.body),
-            kind if GONE.contains(&kind) => self.is_read &= !self.routes && self.ethernet.is_empty(),
+            kind if GONE.contains(&kind) => self.is_read &= !self.routes && self.unannounced.is_empty(),
             _ => {}
         }
     }
 
     fn add(&mut self, body: &[u8]) {
-        const TABLE: u16 = 1;
-        const CHAIN: u16 = 2;
         const EXPRESSIONS: u16 = 4;
-        /// Chains that are named; one is enough to know that there are some.
-        const MOST: usize = 16;
-        let Some(family) = body.first().copied().filter(|family| [INET, IPV4, IPV6].contains(family)) else { return };
-        let all = wire::attributes(body, HEADER);
-        let expressions = wire::nested(all.clone().find(EXPRESSIONS).unwrap_or_default());
+        let Some(family) = body.first().copied().filter(|family| [INET, IPV4, IPV6, BRIDGE].contains(family)) else { return };
+        if family == BRIDGE {
+            // By which port of the bridge a packet for the router has come, and from whom, no rule remembers.
+            self.note("bridge", body);
+            return;
+        }
+        let expressions = wire::nested(wire::attributes(body, HEADER).find(EXPRESSIONS).unwrap_or_default());
         for (_, expression) in expressions {
             match look(expression, family) {
                 Some(Look::Routes) => self.routes = true,
-                Some(Look::Ethernet) if self.ethernet.len() < MOST => {
-                    let text = |kind| all.clone().find(kind).and_then(wire::text_of).unwrap_or_default();
-                    self.ethernet.insert(format!("{} {}", text(TABLE), text(CHAIN)));
-                }
-                Some(Look::Ethernet) | None => {}
+                Some(Look::Unannounced(what)) => self.note(what, body),
+                None => {}
             }
+        }
+    }
+
+    fn note(&mut self, what: &str, body: &[u8]) {
+        const TABLE: u16 = 1;
+        const CHAIN: u16 = 2;
+        /// Chains that are named; one is enough to know that there are some.
+        const MOST: usize = 16;
+        if self.unannounced.len() < MOST {
+            let text = |kind| wire::attributes(body, HEADER).find(kind).and_then(wire::text_of).unwrap_or_default();
+            self.unannounced.insert(format!("{what} {} {}", text(TABLE), text(CHAIN)));
         }
     }
 }
 
 enum Look {
     Routes,
-    Ethernet,
+    /// At what changes without an event, by the word that names it.
+    Unannounced(&'static str),
 }
 
 /// At what an expression looks.
@@ -112,13 +122,34 @@ fn look(expression: &[u8], family: u8) -> Option<Look> {
             const INTO: u16 = 1;
             const BASE: u16 = 2;
             const LINK_LAYER: u32 = 0;
-            (number(BASE) == Some(LINK_LAYER) && number(INTO).is_some()).then_some(Look::Ethernet)
+            (number(BASE) == Some(LINK_LAYER) && number(INTO).is_some()).then_some(Look::Unannounced("ether"))
         }
+        // Its mark and labels are changed by whoever may (`conntrack -U --mark`); writing them looks at nothing.
+        "ct" => {
+            const INTO: u16 = 1;
+            const KEY: u16 = 2;
+            const MARK: u32 = 3;
+            const SECURITY_MARK: u32 = 4;
+            const LABELS: u32 = 13;
+            let is_of_others = matches!(number(KEY), Some(MARK | SECURITY_MARK | LABELS));
+            (is_of_others && number(INTO).is_some()).then_some(Look::Unannounced("ct-mark"))
+        }
+        "socket" | "tproxy" => Some(Look::Unannounced("socket")),
         // Of iptables.
         "match" => match wire::text_of(data.clone().find(NAME)?)?.as_str() {
             "rpfilter" | "realm" => Some(Look::Routes),
             "addrtype" => (family != IPV4).then_some(Look::Routes),
-            "mac" | "eui64" => Some(Look::Ethernet),
+            "mac" | "eui64" => Some(Look::Unannounced("ether")),
+            "connmark" | "connlabel" => Some(Look::Unannounced("ct-mark")),
+            "socket" => Some(Look::Unannounced("socket")),
+            "recent" => Some(Look::Unannounced("recent")),
+            "bpf" => Some(Look::Unannounced("bpf")),
+            _ => None,
+        },
+        "target" => match wire::text_of(data.clone().find(NAME)?)?.as_str() {
+            // It may take the packet's mark from the connection's, by which routes are chosen.
+            "CONNMARK" | "CONNSECMARK" => Some(Look::Unannounced("ct-mark")),
+            "TPROXY" => Some(Look::Unannounced("socket")),
             _ => None,
         },
         _ => None,
@@ -136,13 +167,13 @@ mod tests {
         looks.hear(&wire::messages(request.numbered(0)).next().unwrap());
     }
 
-    /// Whether it asks for routes, and looks at Ethernet addresses.
+    /// Whether it asks for routes, and looks at what changes without an event.
     fn of(family: u8, name: &[u8], key: u16, number: u32) -> (bool, bool) {
         let mut looks = Looks::default();
         heard(&mut looks, NEW_RULE, family, name, |data| {
             data.with(1, &1_u32.to_be_bytes()).with(key, &number.to_be_bytes())
         });
-        (looks.routes, !looks.ethernet.is_empty())
+        (looks.routes, !looks.unannounced.is_empty())
     }
 
     #[test]
@@ -155,14 +186,18 @@ mod tests {
         assert_eq!((of(INET, b"rt\0", 2, 0), of(INET, b"rt\0", 2, 3)), (routes, nothing));
         assert_eq!((of(INET, b"meta\0", 2, 13), of(INET, b"meta\0", 2, 6)), (routes, nothing));
         assert_eq!((of(IPV4, b"payload\0", 2, 0), of(IPV4, b"payload\0", 2, 1)), (ethernet, nothing));
-        // Of frames that a bridge forwards a rule knows the addresses.
-        const BRIDGE: u8 = 7;
-        assert_eq!(of(BRIDGE, b"payload\0", 2, 0), nothing);
+        // Packets for the router pass them, too.
+        assert_eq!(of(BRIDGE, b"payload\0", 2, 0), ethernet);
+        assert_eq!((of(INET, b"ct\0", 2, 3), of(INET, b"ct\0", 2, 13), of(INET, b"ct\0", 2, 0)), (ethernet, ethernet, nothing));
+        let mut writes = Looks::default();
+        heard(&mut writes, NEW_RULE, INET, b"ct\0", |data| data.with(2, &3_u32.to_be_bytes()).with(4, &1_u32.to_be_bytes()));
+        assert!(writes.unannounced.is_empty());
         let of_iptables = |family, name: &[u8]| {
             let mut looks = Looks::default();
             heard(&mut looks, NEW_RULE, family, b"match\0", |data| data.with(1, name));
-            (looks.routes, looks.ethernet.contains("t c"))
+            (looks.routes, !looks.unannounced.is_empty())
         };
+        assert_eq!((of_iptables(IPV4, b"connmark\0"), of_iptables(IPV4, b"recent\0")), (ethernet, ethernet));
         assert_eq!((of_iptables(IPV4, b"mac\0"), of_iptables(IPV6, b"rpfilter\0")), (ethernet, routes));
         assert_eq!((of_iptables(IPV4, b"addrtype\0"), of_iptables(IPV6, b"addrtype\0")), (nothing, routes));
     }
