@@ -7,7 +7,7 @@
 #
 #   # variants: NAME...    it runs once for each of them, with its name as the argument
 #   # long: WHY            it begins before the others, so that nothing waits for it at the end
-#   # waits: WHY           it hardly computes, so as many of these run beside as many of the others
+#   # waits: WHY           it hardly computes, so half as many of these run besides
 #   # alone: WHY           it runs after the others, with nothing beside it
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -71,13 +71,13 @@ finish() {
     esac
 }
 
-# run MOST NAME...: the cases in the arrays of these names, at most so many of each at a time.
+# run NAME=MOST...: the cases in the arrays of these names, at most so many of each at a time.
 run() {
-    local most=$1 name pid words
-    shift
+    local name pid words most
     local -A next=() busy=()
     while :; do
         for name; do
+            most=${name#*=} name=${name%=*}
             local -n list=$name
             busy[$name]=0
             for pid in "${!names[@]}"; do [ "${lists[$pid]}" != "$name" ] || busy[$name]=$((busy[$name] + 1)); done
@@ -114,8 +114,8 @@ for word in "${cases[@]}"; do
 done
 # shellcheck disable=SC2034
 together=("${long[@]}" "${together[@]}")
-run "$jobs" together waiting
-run 1 alone
+run together="$jobs" waiting=$(((jobs + 1) / 2))
+run alone=1
 for name in "${failures[@]}"; do
     echo
     echo "failed: $name"

@@ -3,7 +3,6 @@
 # which engine, and whether the card is in the program or a process of its own. Variant `explain`: every packet of every capture,
 # whatever its link, is explained by rules, without a card.
 # variants: sze-embedded sze-daemon medusa-embedded medusa-daemon calypte-embedded calypte-daemon dd-embedded dd-daemon explain
-# long: hundreds of captures, two programs for each
 . "$(dirname "$0")/../lib.sh"
 needs python3
 [ -d "$captures" ] || skip "there are no captures in $captures; MILLRACE_CAPTURES says where"

@@ -35,7 +35,7 @@ options() {
             grep -q -- " $option\b" "$scratch/help" || fail "$command --help does not know $option"
             continue
         fi
-        ! grep -q -- "^ .*-., $option\b\|^ *$option\b" "$scratch/help" || fail "$command --help shows $option"
+        ! grep -q -- "^ .*-., $option\b\|^ \{0,8\}$option\b" "$scratch/help" || fail "$command --help shows $option"
         case $option in --poll | --json) value= ;; --device) value=embedded ;; --engine) value=sze ;; --mode) value=direct ;; *) value=1 ;; esac
         refused 2 $command $option $value
         grep -q -- "no use for $option" "$scratch/error" || fail "$command $option: $(cat "$scratch/error")"

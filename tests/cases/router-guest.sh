@@ -2,7 +2,6 @@
 # The router in a Debian guest, whose kernel is Linux 6.1 and has what this one has not: 8021q, PPP, ESP. What it makes of frames,
 # as XDP and at tc, is compared with what Linux alone makes of them there, as in router-judge.sh. And it is a gateway of strongSwan.
 # variants: xdp tc strongswan
-# long: guests are emulated
 guest_kind=router
 . "$(dirname "$0")/../lib.sh"
 . "$tests/guest.sh"

@@ -2,7 +2,6 @@
 # perftest and the pingpongs with the options that people give them: all sizes, both directions, several queue pairs, events, path MTUs, lists of
 # requests, shared receive queues, RoCE v1, unreliable connections; and as the device of a maker that perftest knows, to which it posts by
 # ibv_wr_... (part=4129).
-# long: it starts hundreds of programs
 . "$(dirname "$0")/../lib.sh"
 . "$tests/verbs.sh"
 start_card --queues 2
