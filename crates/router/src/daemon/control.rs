@@ -282,9 +282,7 @@ pub fn claim(name: &str) -> Result<OwnedFd, Holder> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(failed)?;
     match bind(&socket, &address) {
         Ok(()) => listen(&socket, QUESTIONS).map(|()| socket).map_err(failed),
-        Err(Errno::ADDRINUSE) => {
-            Err(who_has(&address).map_or(Holder::Silent, |(pid, uid)| Holder::Process(pid, uid)))
-        }
+        Err(Errno::ADDRINUSE) => Err(who_has(&address).map_or(Holder::Silent, |(pid, uid)| Holder::Process(pid, uid))),
         Err(error) => Err(failed(error)),
     }
 }

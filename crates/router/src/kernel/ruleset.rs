@@ -59,7 +59,9 @@ impl Looks {
 
     fn add(&mut self, body: &[u8]) {
         const EXPRESSIONS: u16 = 4;
-        let Some(family) = body.first().copied().filter(|family| [INET, IPV4, IPV6, BRIDGE].contains(family)) else { return };
+        let Some(family) = body.first().copied().filter(|family| [INET, IPV4, IPV6, BRIDGE].contains(family)) else {
+            return;
+        };
         if family == BRIDGE {
             // By which port of the bridge a packet for the router has come, and from whom, no rule remembers.
             self.note("bridge", body);
@@ -188,9 +190,14 @@ mod tests {
         assert_eq!((of(IPV4, b"payload\0", 2, 0), of(IPV4, b"payload\0", 2, 1)), (ethernet, nothing));
         // Packets for the router pass them, too.
         assert_eq!(of(BRIDGE, b"payload\0", 2, 0), ethernet);
-        assert_eq!((of(INET, b"ct\0", 2, 3), of(INET, b"ct\0", 2, 13), of(INET, b"ct\0", 2, 0)), (ethernet, ethernet, nothing));
+        assert_eq!(
+            (of(INET, b"ct\0", 2, 3), of(INET, b"ct\0", 2, 13), of(INET, b"ct\0", 2, 0)),
+            (ethernet, ethernet, nothing)
+        );
         let mut writes = Looks::default();
-        heard(&mut writes, NEW_RULE, INET, b"ct\0", |data| data.with(2, &3_u32.to_be_bytes()).with(4, &1_u32.to_be_bytes()));
+        heard(&mut writes, NEW_RULE, INET, b"ct\0", |data| {
+            data.with(2, &3_u32.to_be_bytes()).with(4, &1_u32.to_be_bytes())
+        });
         assert!(writes.unannounced.is_empty());
         let of_iptables = |family, name: &[u8]| {
             let mut looks = Looks::default();
