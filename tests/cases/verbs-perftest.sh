@@ -2,6 +2,7 @@
 # perftest and the pingpongs with the options that people give them: all sizes, both directions, several queue pairs, events, path MTUs, lists of
 # requests, shared receive queues, RoCE v1, unreliable connections; and as the device of a maker that perftest knows, to which it posts by
 # ibv_wr_... (part=4129).
+# alone: its programs poll, and give up when the other end has no core for half a second
 . "$(dirname "$0")/../lib.sh"
 . "$tests/verbs.sh"
 start_card --queues 2
