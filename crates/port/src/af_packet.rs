@@ -207,21 +207,24 @@ impl AfPacketPort {
         self.stamps = stamps;
     }
 
-    /// Says when the frame at the front of the ring came, if that is wanted and there is one.
-    fn say_arrival(&self, sink: &mut dyn Sink) {
-        if !self.stamps.rx {
-            return;
-        }
-        if let Some(came) = self.ring.slot(0).map(|slot| Slot::read(slot).came()) {
-            let now = KernelTime::now();
+    /// Says when the frame at the front of the ring came, if there is one. `now`: if it is wanted.
+    fn say_arrival(&self, now: Option<KernelTime>, sink: &mut dyn Sink) {
+        if let (Some(now), Some(slot)) = (now, self.ring.slot(0)) {
+            let came = Slot::read(slot).came();
             sink.arrived(now.monotonic(came).unwrap_or(now.monotonic));
         }
     }
 
     /// Offers the plain frames at the front of the ring together. Returns how many there were, and how many were taken.
-    fn receive_plain(&mut self, most: usize, sink: &mut dyn Sink, losing: &mut bool) -> (usize, usize) {
-        let found = self.ring.look(if self.stamps.rx { 1 } else { most.min(BURST) });
-        self.say_arrival(sink);
+    fn receive_plain(
+        &mut self,
+        most: usize,
+        now: Option<KernelTime>,
+        sink: &mut dyn Sink,
+        losing: &mut bool,
+    ) -> (usize, usize) {
+        let found = self.ring.look(if now.is_some() { 1 } else { most.min(BURST) });
+        self.say_arrival(now, sink);
         let mut frames = [Span::EMPTY; BURST];
         let (mut count, mut bytes) = (0, 0);
         while count < found {
@@ -390,9 +393,11 @@ impl PortQueue for AfPacketPort {
         if sink.wants_arrivals() != self.stamps.rx {
             self.stamp(Stamps { rx: !self.stamps.rx, ..self.stamps });
         }
+        // What is found while it is called came before: a look at the clocks is enough for all of it.
+        let now = (self.stamps.rx && self.ring.look(1) > 0).then(KernelTime::now);
         let (mut seen, mut taken, mut losing) = (0, 0, false);
         while seen < budget {
-            let (plain, plain_taken) = self.receive_plain(budget - seen, sink, &mut losing);
+            let (plain, plain_taken) = self.receive_plain(budget - seen, now, sink, &mut losing);
             seen += plain;
             taken += plain_taken;
             if plain_taken < plain {
@@ -400,7 +405,7 @@ impl PortQueue for AfPacketPort {
             }
             if seen < budget && self.ring.look(1) > 0 {
                 // Not plain, or it has only just come; both ways it is in good hands.
-                self.say_arrival(sink);
+                self.say_arrival(now, sink);
                 let delivered = self.receive_special(offloads, sink);
                 seen += delivered.frames;
                 taken += delivered.taken;
