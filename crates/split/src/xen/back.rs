@@ -117,6 +117,16 @@ impl XenDoor {
     }
 }
 
+impl XenDoor {
+    /// Guests whose domains are there no more.
+    fn gone(&mut self) -> Vec<Event> {
+        let domains: HashSet<u16> = self.known.iter().map(|id| id.domain).collect();
+        let gone: Vec<u16> = domains.into_iter().filter(|domain| !self.store.has_domain(*domain)).collect();
+        let gone = self.known.iter().filter(|id| gone.contains(&id.domain));
+        gone.map(|id| Event::Went(id.place())).collect()
+    }
+}
+
 impl Door for XenDoor {
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
         if Instant::now() >= self.next { vec![self.store.fd()] } else { Vec::new() }
@@ -130,13 +140,14 @@ impl Door for XenDoor {
             if path == DOMAINS {
                 events.extend(self.arrive_all().into_iter().map(Event::Came));
             } else if path == RELEASED {
-                let domains: HashSet<u16> = self.known.iter().map(|id| id.domain).collect();
-                let gone: Vec<u16> = domains.into_iter().filter(|domain| !self.store.has_domain(*domain)).collect();
-                let gone = self.known.iter().filter(|id| gone.contains(&id.domain));
-                events.extend(gone.map(|id| Event::Went(id.place())));
+                events.extend(self.gone());
             } else if let Some(id) = Id::of(&path) {
                 events.extend(self.arrive(id).map(Event::Came));
             }
+        }
+        if self.store.take_lost() {
+            events.extend(self.arrive_all().into_iter().map(Event::Came));
+            events.extend(self.gone());
         }
         events
     }

@@ -27,8 +27,10 @@ mod kind {
 /// A connection with XenStore.
 pub struct Store {
     file: OwnedFd,
-    /// Paths of entries that have changed.
+    /// Paths of entries that have changed, each once.
     events: VecDeque<String>,
+    /// Others have changed, for which there was no room.
+    has_lost: bool,
 }
 
 /// Bytes that end with a zero, or are parted by zeros.
@@ -55,7 +57,7 @@ impl Store {
     /// # Errors
     /// This is no domain of Xen, or XenStore does not run yet.
     pub fn open() -> Result<Self, Error> {
-        Ok(Self { file: device("xenbus", OFlags::empty())?, events: VecDeque::new() })
+        Ok(Self { file: device("xenbus", OFlags::empty())?, events: VecDeque::new(), has_lost: false })
     }
 
     /// Readable when an entry has changed that is watched.
@@ -85,8 +87,11 @@ impl Store {
     }
 
     fn note(&mut self, payload: &[u8]) {
+        let Some(path) = parts(payload).next().filter(|path| !self.events.contains(path)) else { return };
         if self.events.len() < MOST_EVENTS {
-            self.events.extend(parts(payload).next());
+            self.events.push_back(path);
+        } else {
+            self.has_lost = true;
         }
     }
 
@@ -143,6 +148,11 @@ impl Store {
     pub fn has_domain(&mut self, domain: u16) -> bool {
         let number = domain.to_string();
         self.ask(kind::IS_INTRODUCED, &[number.as_bytes(), b"\0"]).is_ok_and(|answer| answer.starts_with(b"T"))
+    }
+
+    /// Whether something has changed of which [`Store::take_event`] does not tell, since this was asked last.
+    pub fn take_lost(&mut self) -> bool {
+        std::mem::take(&mut self.has_lost)
     }
 
     /// What has changed, without waiting.
