@@ -229,8 +229,9 @@ impl Flows {
     }
 
     /// Connections of TCP that went on in the last turn for so long that conntrack's numbers are too old.
-    pub fn old(&mut self) -> Vec<(Tuple, Old)> {
-        std::mem::take(&mut self.old)
+    /// At most so many: conntrack is told of each by itself.
+    pub fn old(&mut self, most: usize) -> Vec<(Tuple, Old)> {
+        self.old.drain(..most.min(self.old.len())).collect()
     }
 
     fn look_at(&mut self, engine: &Engine, rule: &Rule, now: u32, hz: u32) {

@@ -497,7 +497,9 @@ impl State {
             self.read_errors(engine);
             // Nor does it tell who is a member of a group.
             self.sight.read_multicast();
-            self.sight.read_looks()?;
+            if let Err(error) = self.sight.read_looks() {
+                tracing::debug!("what rules look at cannot be read: {error}");
+            }
             self.interfaces.answer_claims();
             groups::tell(&mut self.sight, engine);
         }
@@ -513,7 +515,7 @@ impl State {
                     self.need_no_windows(tuple);
                 }
             }
-            for (tuple, old) in self.flows.old() {
+            for (tuple, old) in self.flows.old(LIBERAL) {
                 if self.mode_of(&tuple) == Mode::Conntrack {
                     self.sight.forget_acknowledged(&tuple, old);
                 }

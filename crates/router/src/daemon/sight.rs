@@ -130,8 +130,17 @@ impl Sight {
         let is_known = self.hooks.looks.is_read || self.looks_again.is_some_and(|again| Instant::now() < again);
         if let Some(netfilter) = self.netfilter.as_mut().filter(|_| !is_known) {
             let begin = Instant::now();
-            self.hooks.looks = Looks::read(netfilter)?;
-            self.looks_again = Some(Instant::now() + LOOKS + 20 * begin.elapsed());
+            let read = Looks::read(netfilter);
+            let was_read = self.looks_again.replace(Instant::now() + LOOKS + 20 * begin.elapsed()).is_some();
+            match read {
+                Ok(looks) => self.hooks.looks = looks,
+                // What was known and heard since is all there is, and more.
+                Err(error) if was_read => tracing::debug!("what rules look at cannot be read again: {error}"),
+                Err(error) => {
+                    self.looks_again = None;
+                    return Err(error);
+                }
+            }
         }
         self.mirror.is_asked = self.hooks.looks.routes;
         Ok(())
