@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # PTP with ptp4l as the neighbour, in both parts: docs/time.md as it stands, a crystal that is wrong by 100 ppm, steps, a master that goes
 # and comes back; over Ethernet, UDP/IPv4 and UDP/IPv6, E2E and P2P, two-step and (sent) one-step. Nobody sets the clock of this host.
 . "$(dirname "$0")/../lib.sh"

@@ -1,19 +1,16 @@
+#!/usr/bin/env bash
 # What Prometheus is told of a card: every counter, its health, and that while a thousand connections say nothing.
 . "$(dirname "$0")/../lib.sh"
 needs python3
-socket=$scratch/card.sock
-"$millrace" card --listen "$socket" --port loopback >"$scratch/card.log" 2>&1 &
-pids+=($!)
-card=$!
-for _ in $(seq 100); do [ -S "$socket" ] && break; sleep 0.05; done
-"$millrace" loopback-hw --device "unix:$socket" --count 1000 --queue 0 >"$scratch/traffic.log" 2>&1
-port=$((20000 + $$ % 20000))
-"$millrace" metrics --device "unix:$socket" --listen "127.0.0.1:$port" 2>"$scratch/metrics.log" &
-pids+=($!)
-for _ in $(seq 100); do grep -q listens "$scratch/metrics.log" && break; sleep 0.05; done
+start_card --port loopback
+"$millrace" loopback-hw --count 1000 --queue 0 >"$scratch/traffic.log" 2>&1 || fail "loopback-hw"
+port=$((20000 + $$ % 10000))
+background metrics "$millrace" metrics --listen "127.0.0.1:$port"
+metrics=$started
+await 10 grep -q listens "$scratch/metrics.log" || fail "metrics does not listen"
 
 cat >"$scratch/ask.py" <<'END'
-import resource, socket, sys, time, urllib.error, urllib.request
+import os, resource, socket, sys, time, urllib.error, urllib.request
 port, what = int(sys.argv[1]), sys.argv[2]
 def get(path):
     try:
@@ -41,23 +38,21 @@ elif what == "silent":
     assert get("/metrics")[0] == 200
     took = time.monotonic() - begin
     assert took < 5, f"an answer took {took} s beside 1,000 who say nothing"
-    print(f"1,000 connections that say nothing; an answer in {took * 1e3:.0f} ms")
+    fds = len(os.listdir(f"/proc/{sys.argv[3]}/fd"))
+    assert fds < 200, f"{fds} fds are open beside 1,000 connections: these are not bounded"
+    print(f"1,000 connections that say nothing; an answer in {took * 1e3:.0f} ms, {fds} fds")
 elif what == "gone":
     status, text, _ = get("/health")
     assert status == 503 and text, (status, text)
 END
-ask() { python3 "$scratch/ask.py" "$port" "$1" || fail "$1"; }
+ask() { python3 "$scratch/ask.py" "$port" "$1" "$metrics" || fail "$1"; }
 ask counts
 ask silent
-open=$(ls "/proc/${pids[1]}/fd" | wc -l)
-[ "$open" -lt 200 ] || fail "$open fds are open: connections are not bounded"
 kill "$card"
-wait "$card" 2>/dev/null || true
+ended "$card" 10
 ask gone
 # A card that comes back is found again.
-"$millrace" card --listen "$socket" --port loopback >"$scratch/again.log" 2>&1 &
-pids+=($!)
-for _ in $(seq 100); do [ -S "$socket" ] && break; sleep 0.05; done
-sleep 0.3
-"$millrace" loopback-hw --device "unix:$socket" --count 1000 --queue 0 >"$scratch/traffic.log" 2>&1
+background again "$millrace" card --json --listen "${device#unix:}" --port loopback
+await 10 grep -q device "$scratch/again.out" || fail "the card does not come back"
+"$millrace" loopback-hw --count 1000 --queue 0 >"$scratch/traffic.log" 2>&1 || fail "loopback-hw at the card that came back"
 ask counts
