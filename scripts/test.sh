@@ -73,9 +73,35 @@ step_build() {
     make -s build
 }
 
-# More threads than cores, because many tests wait for other processes.
+# More threads than cores, because many tests wait for other processes. What failed beside others runs once more with nothing beside
+# it, as cases do (docs/decisions/0121-once-more-alone.md).
 step_unit() {
-    RUST_TEST_THREADS=$((2 * $(nproc))) cargo_test --workspace --no-fail-fast
+    RUST_TEST_THREADS=$((2 * $(nproc))) cargo_test --workspace --no-fail-fast || once_more
+}
+
+# failed_tests LOG: a line for each program of tests that failed: what cargo wants for it, a tab, and the names of those that failed.
+# Programs that did not come to an end have none.
+failed_tests() {
+    awk '/^test .* FAILED$/ { names = names " " $2 }
+        /^error: test failed, to rerun pass `/ { split($0, part, "`"); print part[2] "\t" names; names = "" }' "$1"
+}
+
+# Runs tests that failed again, one by one; five at most, for where more fail, it is not that the machine was busy.
+once_more() {
+    local log=$logs/$step.cargo program tests name passed failed skipped ended=0
+    read -r passed failed skipped <"$results"
+    [ "$(failed_tests "$log" | cut -f 2 | wc -w)" -le 5 ] && ! failed_tests "$log" | grep -qP '\t$' || return 1
+    while IFS=$'\t' read -r program tests; do
+        for name in $tests; do
+            # shellcheck disable=SC2086
+            cargo test --locked $program -- --exact "$name" --test-threads 1 </dev/null | tee "$log.again"
+            grep -q '^test result: ok. 1 passed' "$log.again" || continue
+            echo "passed only when it ran once more: $name ($program)"
+            ended=$((ended + 1))
+        done
+    done < <(failed_tests "$log")
+    echo "$((passed + ended)) $((failed - ended)) $skipped" >"$results"
+    [ "$ended" -eq "$failed" ]
 }
 
 # The rings again, over memory that the model checker watches. Its flag changes everything, hence a folder of its own.
@@ -233,6 +259,7 @@ done
 echo
 printf '%s\n' "${summary[@]}"
 for step in "${failures[@]}"; do failed_parts "$step"; done
+for step in "${steps[@]}"; do grep '^passed only when it ran once more: ' "$logs/$step.log"; done
 echo "all of it: $((SECONDS - begin)) s; logs in $logs"
 grep -h '^skipped: ' "$logs"/*.log 2>/dev/null | sort | uniq -c | sort -rn | head -n 20
 echo

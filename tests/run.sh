@@ -3,7 +3,9 @@
 # In FILE it leaves how many passed, failed and were skipped.
 #
 # Cases run beside one another, $CASE_JOBS at a time (default: two for each core, as much of their time is waiting), and are
-# printed as they end, and those that failed once more at the end, where a reader looks first. Lines of a case that say otherwise:
+# printed as they end, and those that failed once more at the end, where a reader looks first. What failed beside others runs once
+# more with nothing beside it: if it passes then, that is said at the end, with what it printed when it failed
+# (docs/decisions/0121-once-more-alone.md). Lines of a case that say otherwise:
 #
 #   # variants: NAME...    it runs once for each of them, with its name as the argument
 #   # long: WHY            it begins before the others, so that nothing waits for it at the end
@@ -21,8 +23,10 @@ cases=("$@")
 jobs=${CASE_JOBS:-$((2 * $(nproc)))}
 outputs=$(mktemp -d "${TMPDIR:-/tmp}/millrace-cases.XXXXXX")
 passed=0 failed=0 skipped=0 failures=()
+# What failed once and runs again: so many at most, for where more fail, it is not that the machine was busy.
+again=() most_again=5 alone_only=()
 # Of what runs, by process id.
-declare -A names=() starts=() lists=()
+declare -A names=() starts=() lists=() texts=()
 
 # A process group for each case, in which Ctrl-C means what it means elsewhere: without this, programs in the background
 # ignore it.
@@ -47,6 +51,7 @@ launch() {
     timeout -k 10 "${CASE_SECONDS:-600}" bash "$@" </dev/null >"$outputs/$name" 2>&1 &
     names[$!]=$name
     starts[$!]=$(date +%s%N)
+    texts[$!]="$1 ${2:-}"
 }
 
 # finish: waits until one has ended, prints what became of it, and counts it.
@@ -60,15 +65,29 @@ finish() {
     case $code in
     0) passed=$((passed + 1)) word=passed ;;
     77 | 125) skipped=$((skipped + 1)) word=skipped ;;
-    124 | 137) failed=$((failed + 1)) word="FAILED (took too long)" ;;
-    *) failed=$((failed + 1)) word="FAILED ($code)" ;;
+    124 | 137) word="FAILED (took too long)" ;;
+    *) word="FAILED ($code)" ;;
     esac
     printf '%-24s %5s s  %s\n' "$name" "$took" "$word"
     sed '/^skipped: /! s/^/    /' "$outputs/$name"
     case $word in
-    FAILED*) failures+=("$name") ;;
-    *) rm "$outputs/$name" ;;
+    FAILED*) failure "$pid" "$name" ;;
+    *)
+        rm "$outputs/$name"
+        [ "${lists[$pid]}" != again ] || [ "$code" -ne 0 ] || alone_only+=("$name")
+        ;;
     esac
+}
+
+# failure PID NAME: it runs once more, or has failed.
+failure() {
+    if [ "${lists[$1]}" != again ] && [ ${#again[@]} -lt "$most_again" ]; then
+        mv "$outputs/$2" "$outputs/$2.first"
+        again+=("${texts[$1]}")
+    else
+        failed=$((failed + 1))
+        failures+=("$2")
+    fi
 }
 
 # run NAME=MOST...: the cases in the arrays of these names, at most so many of each at a time.
@@ -116,6 +135,13 @@ done
 together=("${long[@]}" "${together[@]}")
 run together="$jobs" waiting=$(((jobs + 1) / 2))
 run alone=1
+[ ${#again[@]} -eq 0 ] || echo "once more, with nothing beside: ${again[*]##*/}"
+run again=1
+for name in "${alone_only[@]}"; do
+    echo
+    echo "passed only when it ran once more: $name; this is how it failed:"
+    tail -n 40 "$outputs/$name.first" | sed 's/^/    /'
+done
 for name in "${failures[@]}"; do
     echo
     echo "failed: $name"
