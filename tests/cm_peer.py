@@ -29,6 +29,8 @@ TCP = 0x0106
 NAMES = {0: "address", 1: "no-address", 2: "route", 3: "no-route", 4: "called", 5: "answered", 6: "error", 7: "unreachable",
          8: "rejected", 9: "established", 10: "disconnected", 11: "removed", 15: "forgotten"}
 AT_ONCE = 8
+# The reason for which a program refuses; its device has others: nobody listens, too many call, the number of a caller that has gone.
+BY_PROGRAM = 28
 # Seconds.
 SOON = 20
 
@@ -107,6 +109,8 @@ class End:
         event = found.contents
         private = ctypes.string_at(event.param.private, event.param.length) if event.param.private else b""
         name, who = NAMES.get(event.kind, str(event.kind)), event.id
+        if name == "rejected" and event.status != BY_PROGRAM:
+            name = "turned-away"
         self.counts[name] += 1
         done(cm.rdma_ack_cm_event(found), "rdma_ack_cm_event")
         return name, who, private
@@ -164,7 +168,7 @@ def serve(port: int) -> Counter[str]:
             end.counts["strangers"] += not is_over
             cm.rdma_reject(ctypes.c_void_p(who), None, 0)
             end.destroy(who)
-        elif name in ("disconnected", "unreachable", "rejected", "error"):
+        elif name in ("disconnected", "unreachable", "rejected", "turned-away", "error"):
             end.destroy(who)
     return end.counts
 
