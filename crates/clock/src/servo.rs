@@ -26,7 +26,7 @@ pub struct Servo {
 
 #[derive(Clone, Debug)]
 enum Stage {
-    /// Comparing has begun: times and offsets.
+    /// Comparing has begun: times and offsets, [`APART`] at least.
     Measuring(Vec<(u64, i64)>),
     /// The clock is led; it was compared last at this time.
     Leading(u64),
@@ -40,6 +40,9 @@ const ENOUGH: usize = 3;
 const MEASURE: u64 = 1_000_000_000;
 const SAMPLES: usize = 9;
 const LONG: u64 = 2_500_000_000;
+/// Comparisons that come sooner after one another say nothing new of the oscillator, in ns. So whoever sends a flood of them is
+/// kept 65 of at the most, and each two of those are looked at.
+const APART: u64 = MEASURE / 64;
 
 impl Servo {
     /// A servo for a clock that now goes faster than nominal by `ppm`, and may by at most `most_ppm`. Offsets above `step_above`
@@ -53,6 +56,12 @@ impl Servo {
     pub fn sample(&mut self, now: u64, offset: i64) -> Correction {
         match &mut self.stage {
             Stage::Measuring(samples) => {
+                match samples.last() {
+                    // Time went back: somebody has set a clock by which it was told.
+                    Some(&(last, _)) if now < last => samples.clear(),
+                    Some(&(last, _)) if now - last < APART => return Correction::Frequency(self.integral),
+                    _ => {}
+                }
                 samples.push((now, offset));
                 let passed = now.saturating_sub(samples[0].0);
                 if passed < MEASURE || (samples.len() < SAMPLES && passed < LONG) {
@@ -211,6 +220,39 @@ mod tests {
                 assert!(matches!(correction, Correction::Frequency(_)), "{late} {tenth}: {correction:?}");
             }
         }
+    }
+
+    fn kept(servo: &Servo) -> usize {
+        match &servo.stage {
+            Stage::Measuring(samples) => samples.len(),
+            Stage::Leading(_) => 0,
+        }
+    }
+
+    #[test]
+    fn a_flood_is_measured_as_well_as_what_comes_seldom_and_little_of_it_is_kept() {
+        let mut servo = Servo::new(1_000_000, 500.0, 2.0, 0.0);
+        // A clock that gains 20 ppm, compared each microsecond.
+        for us in 0..1_000_000 {
+            assert_eq!(servo.sample(us * 1_000, (us / 50) as i64), Correction::Frequency(0.0), "{us}");
+            assert!(kept(&servo) <= 65, "{} of {us} are kept", kept(&servo));
+        }
+        let Correction::Step(ns, ppm) = servo.sample(1_000_000_000, 20_000) else { panic!("a second is over") };
+        assert!((ppm + 20.0).abs() < 0.1 && (ns + 20_000).abs() <= 1, "{ns} {ppm}");
+    }
+
+    #[test]
+    fn times_that_jump_keep_it_from_nothing() {
+        let mut servo = Servo::new(1_000_000, 500.0, 2.0, 0.0);
+        for round in 0..100_000u64 {
+            let now = round.wrapping_mul(6_364_136_223_846_793_005) >> (round % 64);
+            servo.sample(now, 0);
+            assert!(kept(&servo) <= 65, "{} of {round} are kept", kept(&servo));
+        }
+        let mut servo = Servo::new(1_000_000, 500.0, 2.0, 0.0);
+        servo.sample(u64::MAX, 0);
+        let offsets = run(&mut servo, 30.0, 0.0, 200, |_| 0.0);
+        assert!(worst(&offsets[100..]) < 20.0, "what was set back is begun anew");
     }
 
     #[test]

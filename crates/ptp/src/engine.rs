@@ -57,7 +57,7 @@ pub struct Sent(What);
 enum What {
     /// statime wants to know, and of a Sync, how long frames take that were handed over then.
     Told(TimestampContext, Option<Time>),
-    /// It has said itself that it would leave then.
+    /// It has said itself when it would leave; it was handed over then.
     Expected(Time),
 }
 
@@ -70,6 +70,8 @@ pub struct Status {
     pub measured_ns: Option<i64>,
     /// Offsets measured so far.
     pub measurements: u64,
+    /// Offsets that were passed over: more came than a clock is led by.
+    pub passed_over: u64,
     /// The clock that is followed.
     pub master: Option<[u8; 8]>,
 }
@@ -167,6 +169,7 @@ impl<'a, C: Led> Engine<'a, C> {
             return true;
         }
         let Some(port) = &mut self.port else { return true };
+        self.seen.set(Seen { now, ..self.seen.get() });
         let actions = match message {
             Message::Event(message) => port.handle_event_receive(message, to_statime(at)),
             Message::General(message) => port.handle_general_receive(message),
@@ -186,9 +189,9 @@ impl<'a, C: Led> Engine<'a, C> {
                 let actions = port.handle_send_timestamp(context, to_statime(at));
                 self.out.take(actions, now, &self.led);
             }
-            (What::Expected(expected), _) => {
+            (What::Expected(from), _) => {
                 if let Some(ahead) = &mut self.out.ahead {
-                    ahead.learn(expected, at);
+                    ahead.learn(from, at);
                 }
             }
             (What::Told(..), None) => {}
@@ -308,6 +311,7 @@ impl<'a, C: Led> Engine<'a, C> {
             report: self.last.report,
             measured_ns: (seen.offsets > 0).then_some(seen.offset_ns),
             measurements: seen.offsets,
+            passed_over: seen.passed_over,
             master: steering.then_some(master),
         }
     }
@@ -339,14 +343,14 @@ impl Out {
         let Some(ahead) = self.ahead.filter(|_| one_step::is_sync(data)) else {
             return self.send(data, link_local, Some(Sent(What::Told(context, None))));
         };
-        let expected = ahead.of(led.borrow().now());
+        let now = led.borrow().now();
         if !ahead.is_known() {
             // The first one is two-step, and tells how long a frame takes.
-            return self.send(data, link_local, Some(Sent(What::Told(context, Some(expected)))));
+            return self.send(data, link_local, Some(Sent(What::Told(context, Some(now)))));
         }
         let mut message = data.to_vec();
-        one_step::write(&mut message, expected);
-        self.send(&message, link_local, Some(Sent(What::Expected(expected))));
+        one_step::write(&mut message, ahead.of(now));
+        self.send(&message, link_local, Some(Sent(What::Expected(now))));
     }
 
     fn send(&mut self, message: &[u8], link_local: bool, sent: Option<Sent>) {

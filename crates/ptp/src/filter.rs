@@ -11,8 +11,12 @@ use std::rc::Rc;
 /// What the filter was told last.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Seen {
+    /// The time, in ns of anything that goes on and that nobody on the wire moves: the engine says it.
+    pub now: u64,
     /// Offsets that it was told.
     pub offsets: u64,
+    /// Offsets that it was told besides, too soon after others.
+    pub passed_over: u64,
     /// The last one, in ns.
     pub offset_ns: i64,
     /// The middle one of the last offsets since the clock was stepped, in ns.
@@ -31,6 +35,11 @@ const MOST_PPM: f64 = 1_000.0;
 const SECONDS: f64 = 2.0;
 /// Delays of which the middle one counts.
 const DELAYS: usize = 9;
+/// A clock is led by one offset in so many ns at the most, which is twice as often as the shortest interval of Sync: each costs the
+/// card a request and its workers a look at the clock, and whoever sends a flood of Sync is not to decide how many.
+const EACH: u64 = 4_000_000;
+/// As much later, in ns, may those that come together have come one by one.
+const TOGETHER: u64 = 32 * EACH;
 
 /// The filter.
 pub struct Watched {
@@ -38,6 +47,26 @@ pub struct Watched {
     seen: Rc<Cell<Seen>>,
     delays: [i64; DELAYS],
     count: usize,
+    pace: Pace,
+}
+
+/// How often something happens.
+#[derive(Default)]
+struct Pace {
+    // When the next is due, if there is one in each `EACH`.
+    due: u64,
+}
+
+impl Pace {
+    /// Whether one more is not too much.
+    fn allows(&mut self, now: u64) -> bool {
+        let due = self.due.max(now);
+        let is_fine = due - now <= TOGETHER;
+        if is_fine {
+            self.due = due + EACH;
+        }
+        is_fine
+    }
 }
 
 fn nanoseconds(duration: Duration) -> i64 {
@@ -59,7 +88,7 @@ impl Filter for Watched {
 
     fn new(seen: Self::Config) -> Self {
         let servo = Servo::new(STEP_ABOVE, MOST_PPM, SECONDS, seen.get().ppm);
-        Self { servo, seen, delays: [0; DELAYS], count: 0 }
+        Self { servo, seen, delays: [0; DELAYS], count: 0, pace: Pace::default() }
     }
 
     fn measurement<C: statime::Clock>(&mut self, measurement: Measurement, clock: &mut C) -> FilterUpdate {
@@ -71,6 +100,10 @@ impl Filter for Watched {
             update.mean_delay = Some(Duration::from_nanos(delay));
         }
         if let Some(offset) = measurement.offset {
+            if !self.pace.allows(seen.now) {
+                self.seen.set(Seen { passed_over: seen.passed_over + 1, ..seen });
+                return update;
+            }
             (seen.offsets, seen.offset_ns) = (seen.offsets + 1, nanoseconds(offset));
             let now = measurement.event_time.nanos().to_num::<u128>() as u64;
             // What the clock refuses its owner hears of by itself.

@@ -1,8 +1,7 @@
 //! Sync messages that say themselves when they left. statime sends a Follow_Up behind each, so its Sync is made another one here,
 //! and what it would say behind it is never asked for.
 //!
-//! When a frame will leave is not known before it has: it is the time now and as long as the last ones took, which each of them
-//! that has left corrects.
+//! When a frame will leave is not known before it has: it is the time now and as long as the last ones took.
 
 use millrace_clock::Time;
 
@@ -11,30 +10,33 @@ const FLAGS: usize = 6;
 const TWO_STEP: u8 = 0x02;
 const ORIGIN: core::ops::Range<usize> = 34..44;
 
-/// How long frames take from here to the wire, as those did that were asked after.
+/// How long frames take from here to the wire, as those did that were asked after: the middle one of the last.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ahead {
-    ns: i64,
-    known: bool,
+    took: [i64; LAST],
+    count: usize,
 }
+
+/// Frames of which the middle one counts: some that were held up spoil none.
+const LAST: usize = 9;
 
 impl Ahead {
     /// When a frame will leave that is handed over now.
     pub fn of(self, now: Time) -> Time {
-        now.plus_nanoseconds(self.ns)
+        let (mut took, count) = (self.took, self.count.min(LAST));
+        took[..count].sort_unstable();
+        now.plus_nanoseconds(took[count / 2])
     }
 
-    /// One that was expected to leave at `expected` left at `left`.
-    pub fn learn(&mut self, expected: Time, left: Time) {
-        let missed = left.nanoseconds_since(expected);
-        // The first is taken as it is, those after it an eighth: one that was held up does not spoil many.
-        self.ns = self.ns.saturating_add(if self.known { missed / 8 } else { missed });
-        self.known = true;
+    /// One that was handed over at `handed` left at `left`.
+    pub fn learn(&mut self, handed: Time, left: Time) {
+        self.took[self.count % LAST] = left.nanoseconds_since(handed);
+        self.count += 1;
     }
 
     /// Whether it is known well enough to be sent.
     pub fn is_known(self) -> bool {
-        self.known
+        self.count > 0
     }
 }
 
@@ -73,9 +75,17 @@ mod tests {
     fn the_way_to_the_wire_is_learned() {
         let (mut ahead, now) = (Ahead::default(), Time::new(10, 0));
         assert!(!ahead.is_known());
-        ahead.learn(ahead.of(now), now.plus_nanoseconds(4_000));
-        assert!(ahead.is_known() && (ahead.of(now).nanoseconds_since(now) - 4_000).abs() <= 1);
-        ahead.learn(ahead.of(now), now.plus_nanoseconds(84_000));
-        assert!((ahead.of(now).nanoseconds_since(now) - 14_000).abs() < 10);
+        let takes = |ahead: Ahead| ahead.of(now).nanoseconds_since(now);
+        ahead.learn(now, now.plus_nanoseconds(4_000));
+        assert!(ahead.is_known() && (takes(ahead) - 4_000).abs() <= 1);
+        for round in 0..40 {
+            // Two of nine are late by 80 ms.
+            let took = if round % 9 < 2 { 80_000_000 } else { 5_000 };
+            ahead.learn(now, now.plus_nanoseconds(took));
+            assert!(round < 4 || (takes(ahead) - 5_000).abs() <= 1, "{round}: {} ns", takes(ahead));
+        }
+        // It is slower from now on.
+        (0..5).for_each(|_| ahead.learn(now, now.plus_nanoseconds(60_000)));
+        assert!((takes(ahead) - 60_000).abs() <= 1);
     }
 }

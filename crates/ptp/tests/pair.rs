@@ -12,6 +12,11 @@ const SECOND: u64 = 1_000_000_000;
 /// From the frame's leaving to its coming, in ns; and after it by how long a program hears of it.
 const WIRE: u64 = 4_000;
 const PROGRAM: u64 = 50_000;
+/// Where in a frame over Ethernet the message is, and in it the correction, the sequence number and the time.
+const MESSAGE: usize = 14;
+const CORRECTION: usize = MESSAGE + 8;
+const SEQUENCE: usize = MESSAGE + 30;
+const ORIGIN: usize = MESSAGE + 34;
 
 /// An oscillator that is wrong, and a clock that is made of it.
 struct Crystal {
@@ -21,6 +26,8 @@ struct Crystal {
     at: u64,
     shown: f64,
     ppm: f64,
+    // How often somebody has steered it.
+    steered: usize,
 }
 
 #[derive(Clone)]
@@ -42,6 +49,7 @@ impl Clock {
             at: now.get(),
             shown: shown as f64,
             ppm: 0.0,
+            steered: 0,
         })))
     }
 
@@ -66,13 +74,17 @@ impl Led for Clock {
 
     fn step(&mut self, ns: i64) -> bool {
         self.shows();
-        self.0.borrow_mut().shown += ns as f64;
+        let mut crystal = self.0.borrow_mut();
+        crystal.shown += ns as f64;
+        crystal.steered += 1;
         true
     }
 
     fn set_frequency(&mut self, ppm: f64) -> bool {
         self.shows();
-        self.0.borrow_mut().ppm = ppm;
+        let mut crystal = self.0.borrow_mut();
+        crystal.ppm = ppm;
+        crystal.steered += 1;
         true
     }
 }
@@ -89,6 +101,8 @@ struct Pair<'a> {
     jitter: u64,
     chance: u64,
     messages: usize,
+    // The last Sync of the first one.
+    sync: Vec<u8>,
 }
 
 impl<'a> Pair<'a> {
@@ -107,6 +121,7 @@ impl<'a> Pair<'a> {
             jitter: 0,
             chance: 7,
             messages: 0,
+            sync: Vec::new(),
         }
     }
 
@@ -148,6 +163,9 @@ impl<'a> Pair<'a> {
         let longer = if self.jitter > 0 { (self.chance >> 33) % self.jitter } else { 0 };
         self.messages += 1;
         let left = self.clocks[from].now();
+        if from == 0 && outgoing.frame[MESSAGE] & 0xf == 0 {
+            self.sync = outgoing.frame.clone();
+        }
         if self.connected {
             self.wire[1 - from].push_back((self.now.get() + WIRE + longer, outgoing.frame));
         }
@@ -289,6 +307,41 @@ fn of_two_that_may_be_anything_the_better_one_leads() {
     pair.connected = false;
     pair.run(30);
     assert_eq!(pair.state(1), State::Master, "alone, it leads whoever comes");
+}
+
+/// A Sync in each 50 us, of the master that it follows, for ten seconds: each says another time, and some a correction of nearly a second.
+#[test]
+fn a_master_that_floods_moves_the_clock_and_nothing_else() {
+    let settings = settings().map(|settings| Settings { one_step: true, ..settings });
+    let instances = instances(&settings);
+    let mut pair = Pair::new(&instances, &settings, 30.0);
+    pair.run(20);
+    assert_eq!(pair.state(1), State::Locked);
+    let (mut frame, clock) = (pair.sync.clone(), pair.clocks[1].clone());
+    for second in 0..10 {
+        let before = clock.0.borrow().steered;
+        for round in 0..20_000u64 {
+            pair.now.set(pair.now.get() + 50_000);
+            let came = clock.now();
+            // So far off that it steps whenever it may.
+            let seconds = came.seconds + 100 * (second % 2);
+            let correction =
+                if round % 100 == 99 { [-999_999_999i64, 999_999_999][round as usize / 100 % 2] << 16 } else { 0 };
+            frame[CORRECTION..CORRECTION + 8].copy_from_slice(&correction.to_be_bytes());
+            frame[SEQUENCE..SEQUENCE + 2].copy_from_slice(&(round as u16).to_be_bytes());
+            frame[ORIGIN + 2..ORIGIN + 6].copy_from_slice(&seconds.to_be_bytes());
+            frame[ORIGIN + 6..ORIGIN + 10].copy_from_slice(&came.nanoseconds().to_be_bytes());
+            assert!(pair.engines[1].receive(pair.now.get(), &frame, came));
+        }
+        let steered = clock.0.borrow().steered - before;
+        assert!((200..=300).contains(&steered), "the clock was steered {steered} times in a second");
+    }
+    let now = pair.now.get();
+    assert!(pair.engines[1].status(now).passed_over > 150_000);
+    // Its true master goes on, and is followed.
+    pair.run(30);
+    assert_eq!(pair.state(1), State::Locked);
+    assert!(pair.worst(10) < 1_000.0);
 }
 
 #[test]
