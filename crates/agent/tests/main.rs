@@ -1,5 +1,6 @@
 //! Tests of the agent.
 
+mod bounds;
 mod captures;
 mod switch;
 mod wire;

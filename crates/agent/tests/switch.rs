@@ -20,7 +20,7 @@ use millrace_agent::wire::{Message, first};
 use std::collections::HashMap;
 
 #[derive(Default)]
-struct Table {
+pub struct Table {
     rules: HashMap<FlowKey, String>,
     version: u64,
     /// Refuses rules of this priority.
@@ -74,57 +74,57 @@ impl Datapath for Table {
 }
 
 /// A switch with one controller that has said hello, and more if asked.
-struct World {
-    switch: Switch,
-    table: Table,
+pub struct World {
+    pub switch: Switch,
+    pub table: Table,
 }
 
 impl World {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let mut world = Self { switch: Switch::new(Identity::default()), table: Table::default() };
         world.switch.look_at_ports(&mut world.table);
         world.join(1);
         world
     }
 
-    fn join(&mut self, controller: u64) {
+    pub fn join(&mut self, controller: u64) {
         self.switch.connected(controller);
         assert_eq!(self.send(controller, &Message::Hello(Hello::own())), Verdict::Go);
         self.switch.take_outgoing();
     }
 
-    fn send(&mut self, controller: u64, message: &Message) -> Verdict {
+    pub fn send(&mut self, controller: u64, message: &Message) -> Verdict {
         let mut bytes = Vec::new();
         message.encode(9, &mut bytes);
         let (header, whole) = first(&bytes).unwrap().unwrap();
         self.switch.handle(controller, &header, whole, &mut self.table)
     }
 
-    fn said(&mut self) -> Vec<Message> {
+    pub fn said(&mut self) -> Vec<Message> {
         self.switch.settle(&mut self.table);
         self.switch.take_outgoing().into_iter().map(|outgoing| outgoing.message).collect()
     }
 
     /// What is answered with an error; `None`: nothing.
-    fn refused(&mut self, message: &Message) -> Option<Refusal> {
+    pub fn refused(&mut self, message: &Message) -> Option<Refusal> {
         self.send(1, message);
         self.said()
             .into_iter()
             .find_map(|said| if let Message::Error(error) = said { Some(error.refusal) } else { None })
     }
 
-    fn rules(&self) -> Vec<String> {
+    pub fn rules(&self) -> Vec<String> {
         let mut rules: Vec<_> = self.table.rules.values().cloned().collect();
         rules.sort();
         rules
     }
 }
 
-fn output(port: u32) -> Action {
+pub fn output(port: u32) -> Action {
     Action::Output { port, max_len: 0xffff }
 }
 
-fn flow(priority: u16, matching: Vec<Oxm>, actions: Vec<Action>) -> FlowMod {
+pub fn flow(priority: u16, matching: Vec<Oxm>, actions: Vec<Action>) -> FlowMod {
     FlowMod {
         cookie: 5,
         cookie_mask: 0,
@@ -142,11 +142,11 @@ fn flow(priority: u16, matching: Vec<Oxm>, actions: Vec<Action>) -> FlowMod {
     }
 }
 
-fn ip() -> Vec<Oxm> {
+pub fn ip() -> Vec<Oxm> {
     vec![Oxm::basic(5, &[8, 0])]
 }
 
-fn tcp(port: u16) -> Vec<Oxm> {
+pub fn tcp(port: u16) -> Vec<Oxm> {
     vec![Oxm::basic(5, &[8, 0]), Oxm::basic(10, &[6]), Oxm::basic(14, &port.to_be_bytes())]
 }
 

@@ -11,7 +11,7 @@ use crate::wire::meter::{MeterStats, number as meter_number};
 use crate::wire::multipart::{Answer, MORE, Question};
 use crate::wire::port::{PortStats, QueueConfig, QueueStats, UNKNOWN, number};
 use crate::wire::table::TableStats;
-use crate::wire::{LONGEST, Message};
+use crate::wire::{HEADER, LONGEST, Message};
 use millrace_flow::rule::TABLES;
 use std::collections::HashMap;
 
@@ -224,11 +224,14 @@ impl Switch {
     }
 
     pub(super) fn queue_config(&self, port: u32) -> Result<Message, Refusal> {
-        let queues = match port {
+        let queues: Vec<_> = match port {
             number::LOCAL | number::ANY => self.queues.iter().map(|queue| (queue.queue, number::LOCAL)).collect(),
             _ if self.ports.iter().any(|known| known.port + 1 == port) => Vec::new(),
             _ => return Err(queue_op::BAD_PORT),
         };
+        // The answer is one message: queues that it has no room for are not told.
+        let most = (LONGEST - HEADER - QueueConfig::HEAD) / QueueConfig::QUEUE;
+        let queues = queues.into_iter().take(most).collect();
         Ok(Message::QueueConfigReply(QueueConfig { port, queues }))
     }
 

@@ -11,7 +11,11 @@ use crate::wire::port::number;
 use millrace_flow::Action;
 use millrace_flow::action::Reason;
 use millrace_flow::field::{Field, LOCAL, Wide};
-use millrace_flow::rule::{RuleError, RuleSpec, TABLES};
+use millrace_flow::rule::{MAX_ACTIONS, RuleError, RuleSpec, TABLES};
+
+/// Most actions of an entry, a packet or a bucket as they are asked for: some, such as the queue of a port, are none of the flow table. With it,
+/// whatever is asked for fits the answer that tells of it.
+pub(super) const MOST_ASKED: usize = 2 * MAX_ACTIONS;
 
 /// What compiling has to know.
 pub(super) struct World<'a> {
@@ -63,11 +67,14 @@ pub(super) fn entry(key: &FlowKey, instructions: &[Instruction], world: &World<'
     let reason = if key.is_miss() { Reason::NoMatch } else { Reason::Action };
     let mut line = Line::new(world, reason, has_tag(&key.matching));
     let parts = Parts::of(instructions)?;
+    if parts.apply.len() + parts.write.len() > MOST_ASKED {
+        return Err(refused::TOO_MANY);
+    }
     if let Some(meter) = parts.meter {
         if !world.meters.has(meter) {
             return Err(crate::wire::error::meter_mod::UNKNOWN_METER);
         }
-        line.done.uses.push(Use::Meter(meter));
+        line.uses(Use::Meter(meter));
         line.done.actions.push(Action::Meter(meter));
     }
     line.all(parts.apply)?;
@@ -111,6 +118,9 @@ pub(super) fn entry(key: &FlowKey, instructions: &[Instruction], world: &World<'
 /// # Errors
 /// What cannot be.
 pub(super) fn packet(actions: &[Asked], world: &World<'_>) -> Result<Vec<Action>, Refusal> {
+    if actions.len() > MOST_ASKED {
+        return Err(refused::TOO_MANY);
+    }
     let mut line = Line::new(world, Reason::Action, true);
     line.all(actions)?;
     Ok(line.done.actions)
@@ -195,8 +205,18 @@ impl<'a> Line<'a> {
         if self.spoilt {
             return Err(refused::UNSUPPORTED_ORDER);
         }
+        // A group has many actions, and can be named many times: they are counted before there are too many.
+        if self.done.actions.len() >= MAX_ACTIONS {
+            return Err(refused::TOO_MANY);
+        }
         self.done.actions.push(action);
         Ok(())
+    }
+
+    fn uses(&mut self, of: Use) {
+        if !self.done.uses.contains(&of) {
+            self.done.uses.push(of);
+        }
     }
 
     fn one(&mut self, action: &Asked) -> Result<(), Refusal> {
@@ -254,7 +274,7 @@ impl<'a> Line<'a> {
         match port {
             number::IN_PORT => self.push(Action::InPort),
             number::CONTROLLER => {
-                self.done.uses.push(Use::Controller);
+                self.uses(Use::Controller);
                 self.push(Action::Punt(self.reason))
             }
             number::LOCAL => {
@@ -265,13 +285,13 @@ impl<'a> Line<'a> {
                 self.push(action)
             }
             number::ALL | number::FLOOD => {
-                self.done.uses.push(Use::Ports);
+                self.uses(Use::Ports);
                 // Where a frame came in, `output` leaves it out.
                 self.world.ports.iter().try_for_each(|port| self.push(Action::Output(*port)))
             }
             _ => {
                 let port = port_of(port).filter(|port| self.world.ports.contains(port)).ok_or(refused::BAD_OUT_PORT)?;
-                self.done.uses.push(Use::Ports);
+                self.uses(Use::Ports);
                 self.push(Action::Output(port))
             }
         }
@@ -280,11 +300,11 @@ impl<'a> Line<'a> {
     /// What buckets do is done to the frame as it was before the group. A bucket that changes it is done last, and nothing comes behind it.
     fn group(&mut self, number: u32) -> Result<(), Refusal> {
         let group = self.world.groups.get(number).ok_or(refused::BAD_OUT_GROUP)?;
-        self.done.uses.push(Use::Group(number));
+        self.uses(Use::Group(number));
         if group.spreads() {
             return self.push(Action::Rss(number));
         }
-        self.done.uses.push(Use::Ports);
+        self.uses(Use::Ports);
         let mut parts = Vec::new();
         for bucket in group.active(self.world.live) {
             let mut part = Line::new(self.world, self.reason, self.tagged);
@@ -294,7 +314,7 @@ impl<'a> Line<'a> {
             if part.done.actions.iter().any(millrace_flow::execute::emits) {
                 parts.push((changes, part.done.actions));
             }
-            self.done.uses.extend(part.done.uses);
+            part.done.uses.into_iter().for_each(|of| self.uses(of));
         }
         parts.sort_by_key(|(changes, _)| *changes);
         for (changes, actions) in parts {

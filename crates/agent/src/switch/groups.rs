@@ -1,5 +1,6 @@
 //! Groups: which there are, what they may be, and which buckets count.
 
+use super::compile::MOST_ASKED;
 use crate::wire::action::Action;
 use crate::wire::error::{Refusal, group_mod as refused};
 use crate::wire::group::{Bucket, GroupDesc, kind};
@@ -12,6 +13,9 @@ use std::time::Duration;
 pub const MOST_GROUPS: usize = 4096;
 /// Most buckets of a group.
 pub const MOST_BUCKETS: usize = 256;
+
+/// Most actions of all its buckets together: what is told of it fits one message.
+const MOST_ACTIONS: usize = 1024;
 
 /// A group.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,6 +66,10 @@ impl Group {
         }
         if desc.buckets.len() > MOST_BUCKETS {
             return Err(refused::OUT_OF_BUCKETS);
+        }
+        let actions = desc.buckets.iter().map(|bucket| bucket.actions.len());
+        if actions.clone().sum::<usize>() > MOST_ACTIONS || actions.max().is_some_and(|most| most > MOST_ASKED) {
+            return Err(crate::wire::error::action::TOO_MANY);
         }
         let chained = |bucket: &Bucket| bucket.actions.iter().any(|action| matches!(action, Action::Group(_)));
         if desc.buckets.iter().any(chained) {

@@ -36,8 +36,10 @@ pub fn first(bytes: &[u8]) -> Result<Option<(Header, &[u8])>, Refusal> {
     Ok(bytes.get(..header.len.into()).map(|message| (header, message)))
 }
 
-/// Writes a message: its header, then what `write` writes.
-pub(crate) fn message(out: &mut Vec<u8>, kind: u8, xid: u32, write: impl FnOnce(&mut Vec<u8>)) {
+/// Writes a message: its header, then what `write` writes. Nothing is written if that is longer than a message can be, which is said with `false`:
+/// whoever reads a wrong length finds no message behind it any more.
+pub(crate) fn message(out: &mut Vec<u8>, kind: u8, xid: u32, write: impl FnOnce(&mut Vec<u8>)) -> bool {
+    let begin = out.len();
     out.sized(2, |out| {
         out.u8(VERSION);
         out.u8(kind);
@@ -45,4 +47,9 @@ pub(crate) fn message(out: &mut Vec<u8>, kind: u8, xid: u32, write: impl FnOnce(
         out.u32(xid);
         write(out);
     });
+    let fits = out.len() - begin <= LONGEST;
+    if !fits {
+        out.truncate(begin);
+    }
+    fits
 }

@@ -146,9 +146,9 @@ impl Message {
         }
     }
 
-    /// Writes it behind `out`, with its header.
-    pub fn encode(&self, xid: u32, out: &mut Vec<u8>) {
-        header::message(out, self.kind(), xid, |out| self.encode_body(out));
+    /// Writes it behind `out`, with its header. `false`: it is longer than [`LONGEST`](super::LONGEST), and nothing was written.
+    pub fn encode(&self, xid: u32, out: &mut Vec<u8>) -> bool {
+        header::message(out, self.kind(), xid, |out| self.encode_body(out))
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) {

@@ -231,6 +231,10 @@ pub struct QueueConfig {
 }
 
 impl QueueConfig {
+    /// Bytes before the queues, and of each queue.
+    pub(crate) const HEAD: usize = 8;
+    pub(crate) const QUEUE: usize = 16;
+
     pub(super) fn decode(mut body: Reader<'_>) -> Result<Self, Refusal> {
         let port = body.u32()?;
         body.skip(4)?;

@@ -158,7 +158,7 @@ impl Put for Vec<u8> {
     }
 }
 
-/// Whoever writes sees to it that nothing is longer than its length can say.
+/// What is longer than its length can say is a part of a message that is not sent ([`message`](super::header::message)).
 fn set_len(bytes: &mut [u8], begin: usize, at: usize, len: usize) {
     let len = u16::try_from(len).unwrap_or(u16::MAX);
     bytes[begin + at..begin + at + 2].copy_from_slice(&len.to_be_bytes());

@@ -142,8 +142,11 @@ impl Link {
             self.lost += 1;
             return;
         }
-        self.messages[1] += 1;
-        message.encode(xid, &mut self.output);
+        // Nothing that the switch says is longer than a message; if it were, nothing behind it could be read.
+        match message.encode(xid, &mut self.output) {
+            true => self.messages[1] += 1,
+            false => self.lost += 1,
+        }
     }
 
     /// Writes what it takes.
