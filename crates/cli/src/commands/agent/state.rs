@@ -72,7 +72,9 @@ impl State {
     pub fn write_all(&mut self, switch: &Switch) {
         let mut bytes = Vec::new();
         Message::EchoRequest(self.card.clone()).encode(0, &mut bytes);
-        switch.messages().for_each(|message| drop(message.encode(0, &mut bytes)));
+        for message in switch.messages() {
+            message.encode(0, &mut bytes);
+        }
         // A name of this process alone, and never through a link of somebody's.
         let mut new = self.path.clone().into_os_string();
         new.push(format!(".{}.new", std::process::id()));
@@ -102,7 +104,9 @@ impl State {
             return;
         }
         let mut bytes = Vec::new();
-        done.iter().for_each(|message| drop(message.encode(0, &mut bytes)));
+        for message in &done {
+            message.encode(0, &mut bytes);
+        }
         if let Err(error) = file.write_all(&bytes) {
             note(format!("entries do not outlive the agent any more: cannot write {}: {error}", self.place()));
             self.file = None;
