@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Two virtual machines of stock QEMU and programs of the host share memory: doorbells and messages in every direction, in order,
-# none lost; a machine that is killed, a server that is killed, clients that speak and clients of other users.
+# none lost; the split driver between machines and host; a machine that is killed, a server that is killed, clients that speak and clients of other users.
 . "$(dirname "$0")/../lib.sh"
 . "$tests/guest.sh"
 needs python3 strip
@@ -11,7 +11,7 @@ socket=$scratch/iv.sock
 
 # serve NAME: a server at the socket.
 serve_at() {
-    background "$1" "$millrace" ivshmem "$socket" --peers 8 --vectors 2 --json
+    background "$1" "$millrace" ivshmem "$socket" --peers 8 --vectors 2 --memory 16 --json
     server=$started
     await 10 "$millrace" ivshmem status "$socket" --json >/dev/null || fail "there is no server"
 }
@@ -79,6 +79,43 @@ expect "$scratch/got" 1
 # It was peer 3 for the doorbells, and 4 for the message.
 [ "$(grep -c '"from":3,"doorbell"' "$scratch/got")" = 1000 ] || fail "doorbells of the host"
 grep -q '"from":4,"message":"from 4"' "$scratch/got" || fail "the message of the host"
+
+# The split driver: a backend on the host, memory of the first machine, and the second machine and the host work on it. Each byte is copied once.
+background backend "$millrace" split backend --ivshmem "$socket" --json
+backend=$started
+await 20 has_peers 3 || fail "the backend is no peer: $(cat "$scratch/backend.log")"
+
+# serves OPTION...: a program of the first machine serves memory; its address is in $server_address.
+serves() {
+    guest one "rm -f /tmp/served; $inside split serve ivshmem:pci --json --bytes 65536 $* >/tmp/served 2>/tmp/log & echo \$! >/tmp/serving; sleep 0"
+    await "$guest_seconds" guest one "grep -q address /tmp/served" || fail "the machine does not serve: $(guest one cat /tmp/log)"
+    server_address=$(guest one cat /tmp/served | sed -n 's/.*"address":"\([^"]*\)".*/\1/p' | head -n 1)
+}
+
+serves
+guest two "$inside split drive $server_address --at ivshmem:pci --json --count 20 --sizes 64,4096,65536" >"$scratch/two.json" ||
+    fail "a machine on the memory of the other: $(cat "$scratch/two.json")"
+"$millrace" split drive "$server_address" --at "ivshmem:$socket" --json --count 20 --sizes 64,4096,65536 >"$scratch/host.json" || fail "the host on the memory of a machine"
+python3 - "$scratch/two.json" "$scratch/host.json" <<'END' || fail "what operations of the split driver took"
+import json, sys
+for name in sys.argv[1:]:
+    rows = [row for row in map(json.loads, open(name)) if "operation" in row]
+    assert len(rows) == 6, rows
+    for row in rows:
+        assert row["copies"] == 1 and row["packets"] == 0 and row["pages"] == 0, row
+END
+# A program of a machine that is killed, of whose end nobody tells: the next one is told apart, and who has worked with it is told.
+background drive "$millrace" split drive "$server_address" --at "ivshmem:$socket" --count 100000000 --sizes 4096
+drive=$started
+await 20 has_peers 4 || fail "nobody drives"
+guest one "kill -9 \$(cat /tmp/serving)"
+serves
+ended "$drive" 30
+[ "$code" -ne 0 ] || fail "it drives memory of a program that is gone"
+"$millrace" split drive "$server_address" --at "ivshmem:$socket" --json --count 5 --sizes 64 >/dev/null || fail "the next program of the machine"
+# The backend is killed: the machine notices.
+slay "$backend"
+await "$guest_seconds" guest one "grep -q 'backend has ended' /tmp/log" || fail "a machine does not notice that the backend has ended: $(guest one cat /tmp/log)"
 
 # A machine is killed, and the host and the other one hear of it; it comes again, as another peer, to whom the other one rings.
 slay "${guests[two]}"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The split driver between processes: a backend, memory that is served, and somebody who writes and reads it: each byte is copied once, by nobody but the engine. A program that is
-# killed, and a backend that is, are errors at the other ends, and no hang.
+# killed, and a backend that is, are errors at the other ends, and no hang. The same between guests of two backends, over a card.
 . "$(dirname "$0")/../lib.sh"
 needs python3
 socket=$scratch/split.sock
@@ -28,6 +28,42 @@ for row in rows:
     assert row["copies"] == 1 and row["packets"] == 0 and row["pages"] == 0 and row["guest_hypercalls"] == 0, row
 # What one has written last is what the other has.
 assert driven[-1]["crc32"] == served[-1]["crc32"], (driven[-1], served[-1])
+END
+
+# Two backends on a card without a wire, which sends each what comes from the other: every guest has an address of its own there.
+start_card --port loopback --queues 4
+background left "$millrace" split backend --socket "$scratch/left.sock" --port "$device" --json
+left=$started
+await 10 test -S "$scratch/left.sock" || fail "the backend does not listen: $(cat "$scratch/left.log")"
+background right "$millrace" split backend --socket "$scratch/right.sock" --port "$device" --number 1 --json
+right=$started
+await 10 test -S "$scratch/right.sock" || fail "the other backend does not listen: $(cat "$scratch/right.log")"
+background near "$millrace" split serve "$scratch/left.sock" --json
+near=$started
+near_address=$(address near)
+"$millrace" split drive "$near_address" --at "$scratch/right.sock" --json --count 20 >"$scratch/far.json" || fail "drive over a card"
+# One that is killed is missed at the other end of the wire, too.
+background far_drive "$millrace" split drive "$near_address" --at "$scratch/right.sock" --count 100000000 --sizes 4096
+drive=$started
+await 10 grep -q "\"came\".*process $drive\"" "$scratch/right.out" || fail "nobody drives over the card"
+slay "$near"
+ended "$drive" 20
+[ "$code" -ne 0 ] || fail "it drives memory of a program that is gone, at the other end of a wire"
+for name in left right; do
+    kill -INT "${!name}"
+    ended "${!name}" 10
+    [ "$code" -eq 0 ] || fail "a backend with a port ends with $code"
+done
+python3 - "$scratch/far.json" "$scratch/right.out" <<'END' || fail "what operations over a card took"
+import json, sys
+driven, told = ([json.loads(line) for line in open(name)] for name in sys.argv[1:])
+rows = [row for row in driven if "operation" in row]
+assert {(row["operation"], row["bytes_each"]) for row in rows} >= {("write", 1), ("read", 1048576)}, rows
+for row in rows:
+    # One copy between memory of the guest and the buffers of a queue, and what had to be sent again; the card makes its own.
+    assert row["frames"] >= 2 and row["pages"] == 0 and row["copies"] >= 1, row
+port = [row for row in told if row["event"] == "port"][-1]
+assert port["sent"] > 0 and port["forged"] == 0, port
 END
 
 # Killed while somebody works on its memory.

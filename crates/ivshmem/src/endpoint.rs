@@ -9,6 +9,7 @@ use crate::pci::Device;
 use millrace_dma::{Ordering, OutOfRange, RegionError, Window};
 use millrace_message::bell::{self, ClaimError, Filter, Full, Owner};
 use millrace_ring::lines::{self, MOST_WORDS};
+use rustix::fd::BorrowedFd;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -236,9 +237,50 @@ impl Endpoint {
         self.refused
     }
 
-    fn presence(&self, peer: u16) -> u64 {
+    /// How many peers there may be.
+    pub fn slots(&self) -> u16 {
+        self.layout.slots()
+    }
+
+    /// Which of those that have had this number is there; 0: nobody.
+    pub fn presence(&self, peer: u16) -> u64 {
         // Acquire pairs with the Release in `Server::join`: the rings are empty before.
         self.layout.presence(peer).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    /// In a virtual machine: nobody else of it sends from now on, or [`EndpointError::Locked`]. On the host every program is a peer of its own.
+    ///
+    /// # Errors
+    /// [`EndpointError::Locked`].
+    pub fn claim(&mut self) -> Result<(), EndpointError> {
+        if let (Link::Guest(device), false) = (&self.link, self.may_send) {
+            device.lock_send()?;
+        }
+        self.may_send = true;
+        Ok(())
+    }
+
+    /// Wakes a peer, whether it sleeps or not: for whoever knows by something in [`Endpoint::rest`] that it does.
+    pub fn wake(&mut self, peer: u16) {
+        match &mut self.link {
+            Link::Host(host) => host.ring(peer),
+            Link::Guest(device) => device.ring(peer),
+        }
+    }
+
+    /// On the host: readable when this peer was woken, and when the server has said something. What was is taken by [`Endpoint::hear`].
+    pub fn fds(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        match &self.link {
+            Link::Host(host) => host.fds(),
+            Link::Guest(_) => None,
+        }
+    }
+
+    /// Takes wakes, and what the server has said, without waiting.
+    pub fn hear(&mut self) {
+        if let Link::Host(host) = &mut self.link {
+            host.hear_all();
+        }
     }
 
     /// Receives from now on: messages, and the doorbells with these numbers.
@@ -296,13 +338,6 @@ impl Endpoint {
             }
         }
         place.as_mut().ok_or(EndpointError::Gone(peer))
-    }
-
-    fn wake(&mut self, peer: u16) {
-        match &mut self.link {
-            Link::Host(host) => host.ring(peer),
-            Link::Guest(device) => device.ring(peer),
-        }
     }
 
     /// Sends a doorbell: one store, and the peer is woken only if it sleeps.

@@ -4,7 +4,7 @@ use crate::endpoint::EndpointError;
 use crate::protocol::{MEMORY, Reader, VERSION};
 use millrace_dma::{Protection, Region, Window};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -116,6 +116,23 @@ impl Host {
         }
         if let Some(event) = self.peers.get(&peer).and_then(|events| events.first()) {
             millrace_port::signal(event);
+        }
+    }
+
+    /// Readable when it was rung, and when the server has said something or has ended.
+    pub fn fds(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        let own = self.own.first()?.as_fd();
+        // Its end is heard once.
+        Some([own, if self.is_alone { own } else { self.socket.as_fd() }])
+    }
+
+    /// Takes what has come by both.
+    pub fn hear_all(&mut self) {
+        if let Some(own) = self.own.first() {
+            heard(own);
+        }
+        if !self.is_alone {
+            self.hear();
         }
     }
 

@@ -21,7 +21,7 @@ impl Address {
     }
 
     /// Whether it is that of one end: no group, and not all zeros.
-    pub(crate) fn is_single(self) -> bool {
+    pub fn is_single(self) -> bool {
         self.0[0] & 1 == 0 && self.0 != [0; 6]
     }
 }

@@ -1,4 +1,5 @@
-//! How two ends agree on queue pairs: datagrams between the queue pairs with the number 1.
+//! How two ends agree on queue pairs: datagrams between the queue pairs with the number 1. Public for whoever speaks for endpoints that are not
+//! in his process.
 //!
 //! | Byte | What |
 //! |---|---|
@@ -20,36 +21,54 @@
 use millrace_rdma::number::{Psn, Qpn};
 
 /// Bytes of a message.
-pub(crate) const LEN: usize = 40;
+pub const LEN: usize = 40;
 const MAGIC: &[u8; 4] = b"SLPE";
 const VERSION: u8 = 1;
-/// Before what a program tells others, and most bytes of that.
-pub(crate) const TOLD: &[u8; 4] = b"SLPT";
-pub(crate) const MOST: usize = 200;
+/// Stands before what a program tells others.
+pub const TOLD: &[u8; 4] = b"SLPT";
+/// Most bytes of that.
+pub const MOST: usize = 200;
+/// The queue key of the queue pairs with the number 1 (volume 1, 10.2.5, says the upper bit is for such).
+pub const QKEY: u32 = 0x8001_0000;
+/// How long an ask is waited for before it is sent again, in nanoseconds.
+pub const ASK_AGAIN: u64 = 20_000_000;
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub enum What {
+    /// To be connected.
     Ask = 1,
+    /// Yes.
     Answer = 2,
+    /// The connection is over.
     Over = 3,
+    /// No.
     Refused = 4,
 }
 
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Message {
+pub struct Message {
+    /// What it is.
     pub what: What,
+    /// Most bytes of payload of a packet.
     pub mtu: u16,
+    /// Which opening of the sender's endpoint.
     pub opening: u64,
+    /// The same of the receiver's, as far as known, or 0.
     pub receiver_opening: u64,
+    /// Queue pair of the sender.
     pub qpn: Qpn,
+    /// Its first sequence number.
     pub psn: Psn,
+    /// Queue pair of the receiver, as far as known, or 0.
     pub receiver_qpn: Qpn,
+    /// Which connection of this opening.
     pub count: u32,
 }
 
 impl Message {
+    /// As bytes of a datagram.
     pub fn write(&self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         bytes[..4].copy_from_slice(MAGIC);

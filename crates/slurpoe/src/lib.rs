@@ -46,7 +46,7 @@
 
 mod address;
 mod config;
-mod connect;
+pub mod connect;
 mod endpoint;
 mod error;
 mod helper;

@@ -7,16 +7,15 @@ use crate::Address;
 use crate::guest::{Guest, GuestCounts, Rights, right_for};
 use crate::meeting::Link;
 use crate::message::{Message, Request};
+use crate::outside::FarLinks;
+use crate::port::{Doze, Outside, Port, PortCounts};
 use crate::transport::{Arrived, Door, Event};
 use millrace_rdma::engine::Options;
-use millrace_rdma::memory::Refused;
-use millrace_rdma::number::{Gid, Moment, Qpn};
+use millrace_rdma::number::{Gid, Moment};
 use millrace_rdma::served::{Number, PutOut, Quota, Service};
-use millrace_rdma::transport::{Out, Sent};
-use millrace_rdma::wire::{Headers, Path};
 use millrace_served::Closer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::BorrowedFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
@@ -29,6 +28,10 @@ const LOOK: Duration = Duration::from_micros(200);
 const LONGEST: Duration = Duration::from_millis(100);
 /// How soon a guest that has no room for what it is told is looked at again.
 const LATE: Duration = Duration::from_millis(5);
+/// The longest sleep where nothing says that a frame has come.
+const SILENT: Duration = Duration::from_millis(1);
+/// The other end of a wire is a thread that may have to wait for a core.
+const MIN_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// How much there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,18 +77,6 @@ pub enum Report {
     },
 }
 
-/// Frames lead nowhere: what is meant for other hosts ends when its retries are over.
-struct Nowhere;
-
-impl Out for Nowhere {
-    fn packet<F>(&mut self, _: &Path, _: Qpn, _: &Headers, _: usize, _: F) -> Sent
-    where
-        F: FnOnce(&mut [u8]) -> Result<(), Refused>,
-    {
-        Sent::Taken
-    }
-}
-
 fn watch(fd: BorrowedFd<'_>) -> PollFd<'_> {
     PollFd::from_borrowed_fd(fd, PollFlags::IN)
 }
@@ -95,6 +86,9 @@ pub struct Backend {
     pub(crate) service: Service,
     pub(crate) guests: Vec<Guest>,
     pub(crate) links: Vec<Link>,
+    /// What leads to other hosts, and connections with endpoints there.
+    pub(crate) port: Option<Port>,
+    pub(crate) far: FarLinks,
     pub(crate) mac: Address,
     pub(crate) gid: Gid,
     pub(crate) psn: u32,
@@ -108,18 +102,28 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// With these doors.
+    /// With these doors. Guests reach each other.
     pub fn new(limits: Limits, doors: Vec<Box<dyn Door>>) -> Self {
+        Self::with_port(limits, doors, None)
+    }
+
+    /// The same, and with a port guests reach endpoints of SLURPoE on its wire, and are reached by them.
+    pub fn with_port(limits: Limits, doors: Vec<Box<dyn Door>>, port: Option<Port>) -> Self {
         let seed = RandomState::new().hash_one(std::process::id());
         let [a, b, c, d, ..] = seed.to_ne_bytes();
         let mac = Address([0x02, b'B', a, b, c, d]);
         // Of the network for measurements (RFC 2544): nobody else's.
         let gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 198, 19, 255, 253]);
-        let options = Options { datagram_mtu: 4096, seed, ..Options::default() };
+        let mut options = Options { datagram_mtu: 4096, seed, ..Options::default() };
+        if port.is_some() {
+            options.min_timeout = MIN_TIMEOUT;
+        }
         Self {
             service: Service::new(options, mac.0, &[gid], limits.engine),
             guests: Vec::new(),
             links: Vec::new(),
+            port,
+            far: FarLinks::default(),
             mac,
             gid,
             psn: seed as u32 & 0xff_ffff,
@@ -136,7 +140,7 @@ impl Backend {
     pub fn run(&mut self, stop: &dyn Fn() -> bool, mut report: impl FnMut(&Report)) {
         let mut until = Instant::now();
         while !stop() {
-            self.look(Duration::ZERO);
+            self.look(Duration::ZERO, None);
             let next = self.turns(&mut until);
             self.reports.drain(..).for_each(|told| report(&told));
             if Instant::now() >= until {
@@ -147,6 +151,9 @@ impl Backend {
         while !self.guests.is_empty() {
             self.remove(0, false);
         }
+        if let Some(port) = &mut self.port {
+            port.flush();
+        }
         self.reports.drain(..).for_each(|told| report(&told));
     }
 
@@ -155,7 +162,12 @@ impl Backend {
         self.turned_away
     }
 
-    fn now(&self) -> Moment {
+    /// What the port has counted.
+    pub fn port_counts(&self) -> Option<PortCounts> {
+        self.port.as_ref().map(|port| port.counts)
+    }
+
+    pub(crate) fn now(&self) -> Moment {
         Moment::new(self.began.elapsed().as_nanos() as u64)
     }
 
@@ -163,20 +175,33 @@ impl Backend {
     fn turns(&mut self, until: &mut Instant) -> Option<Moment> {
         let began = Instant::now();
         loop {
+            let came = self.hear_wire();
             let asked = self.take_requests();
-            let turn = self.service.turn(self.now(), &mut Nowhere);
+            let turn = self.service.turn(self.now(), &mut Outside(self.port.as_mut()));
             self.after_turn();
+            if let Some(port) = &mut self.port {
+                port.flush();
+            }
             let now = Instant::now();
-            if asked || turn.moved {
+            if came || asked || turn.moved {
                 *until = now + LINGER;
             } else {
                 // Guests may need this core.
                 std::thread::yield_now();
             }
             if now >= *until || now - began >= LOOK {
-                return turn.next;
+                return turn.next.into_iter().chain(self.far.next_due()).min();
             }
         }
+    }
+
+    /// Takes frames, and what was said in them. Whether there were some.
+    fn hear_wire(&mut self) -> bool {
+        let now = self.now();
+        let Self { port: Some(port), service, .. } = self else { return false };
+        let came = port.receive(now, service) > 0;
+        self.agree(now);
+        came
     }
 
     /// A request of each guest. Whether there was one.
@@ -211,18 +236,24 @@ impl Backend {
     }
 
     fn answer(&mut self, at: usize, request: Request) {
-        let guest = &mut self.guests[at];
-        let from = guest.address;
+        let from = self.guests[at].address;
         let done = match right_for(&request) {
             Some(right) if !self.limits.rights.has(right) => Err(Errno::PERM.raw_os_error()),
             _ => match request {
+                Request::Connect(to) if self.is_outside(to) => match self.ask_outside(from, to) {
+                    // It is answered when the other end has.
+                    Ok(None) => return,
+                    Ok(Some(words)) => Ok(words),
+                    Err(errno) => Err(errno),
+                },
                 Request::Connect(to) => self.connect(from, to),
                 Request::Disconnect(to) => {
                     self.disconnect(from, to);
                     Ok(Vec::new())
                 }
                 Request::Tell(to, bytes) => self.pass(from, to, bytes),
-                other => guest.answer(&mut self.service, &self.limits, self.mac, other),
+                Request::Count => Ok(self.guests[at].count(&mut self.service, self.port.as_ref()).words()),
+                other => self.guests[at].answer(&mut self.service, &self.limits, self.mac, other),
             },
         };
         let guest = &mut self.guests[at];
@@ -251,10 +282,13 @@ impl Backend {
     /// All that it had is gone when this returns, and others are told.
     fn remove(&mut self, at: usize, was_put_out: bool) {
         let guest = self.guests.swap_remove(at);
-        let counts = guest.count(&mut self.service);
+        let counts = guest.count(&mut self.service, self.port.as_ref());
         let address = guest.address;
         // Those that were connected with it are told first: then nothing of them waits for it.
-        self.forget(address);
+        self.forget(address, guest.opening);
+        if let Some(port) = &mut self.port {
+            port.remove(address);
+        }
         let now = self.now();
         let left = guest.number.and_then(|number: Number| self.service.leave(now, number));
         let place = guest.maps.place();
@@ -263,8 +297,8 @@ impl Backend {
         guest.bury(left);
     }
 
-    /// Waits until something comes by a door or a bell, at most so long, and hears it.
-    fn look(&mut self, most: Duration) {
+    /// Waits until something comes by a door, a bell or the port, at most so long, and hears it.
+    fn look(&mut self, most: Duration, port: Option<&OwnedFd>) {
         let mut fds: Vec<PollFd<'_>> = Vec::new();
         for guest in &self.guests {
             let bell = guest.maps.bell();
@@ -275,13 +309,15 @@ impl Backend {
             fds.extend([watch(bell), life]);
         }
         fds.extend(self.doors.iter().flat_map(|door| door.fds()).map(watch));
+        let doors_end = fds.len();
+        fds.extend(port.map(|port| watch(port.as_fd())));
         let wait = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
         if !matches!(poll(&mut fds, Some(&wait)), Ok(1..)) {
             return;
         }
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
-        let (of_guests, of_doors) = ready.split_at(2 * self.guests.len());
+        let (of_guests, of_doors) = ready[..doors_end].split_at(2 * self.guests.len());
         let mut ended = Vec::new();
         for (guest, ready) in self.guests.iter_mut().zip(of_guests.chunks(2)) {
             if ready[0] {
@@ -310,12 +346,16 @@ impl Backend {
     }
 
     fn let_in(&mut self, Arrived { maps, control }: Arrived) {
-        let (name, address, place) = (maps.name().to_owned(), maps.address(), maps.place());
+        let (name, place) = (maps.name().to_owned(), maps.place());
+        let address = self.port.as_ref().map_or(maps.address(), |port| port.number(maps.address()));
         let is_taken = self.guests.iter().any(|guest| guest.address == address);
-        let guest = (self.guests.len() < self.limits.guests && !is_taken).then(|| Guest::new(maps, &control));
+        let guest = (self.guests.len() < self.limits.guests && !is_taken).then(|| Guest::new(maps, address, &control));
         match guest {
             Some(Ok(guest)) => {
                 self.reports.push(Report::Came { name, address });
+                if let Some(port) = &mut self.port {
+                    port.add(address);
+                }
                 self.guests.push(guest);
             }
             refused => {
@@ -341,9 +381,23 @@ impl Backend {
             most = most.min(LATE);
         }
         if nothing && !is_busy && self.service.doze() {
-            self.look(most);
+            self.sleep_by_port(most);
             self.service.awake();
         }
         self.guests.iter().for_each(|guest| guest.control.requests.awake());
+    }
+    /// Sleeps until something comes, also by the port.
+    fn sleep_by_port(&mut self, most: Duration) {
+        let now = self.now();
+        let Self { port: Some(port), service, .. } = self else { return self.look(most, None) };
+        match port.doze(now, service) {
+            Doze::Awake => return,
+            Doze::Wakes(fd) => self.look(most, Some(&fd)),
+            Doze::Silent => self.look(most.min(SILENT), None),
+            Doze::Ended => return self.look(most, None),
+        }
+        if let Some(port) = &mut self.port {
+            port.awake();
+        }
     }
 }

@@ -348,8 +348,8 @@ impl Endpoint {
     /// [`Error`].
     pub fn status(&self) -> Result<Status, Error> {
         let mut inner = lock(&self.inner);
-        let told_dropped = inner.told_dropped;
-        Ok(Status { told_dropped, ..inner.frontend.status()? })
+        let (dropped, status) = (inner.told_dropped, inner.frontend.status()?);
+        Ok(Status { told_dropped: status.told_dropped + dropped, ..status })
     }
 }
 

@@ -45,6 +45,12 @@ pub enum Error {
     /// No such endpoint, for now.
     #[error("there is no endpoint {0}, or it takes no connections")]
     NoEndpoint(Address),
+    /// Memory that virtual machines share.
+    #[error("memory shared with virtual machines: {0}")]
+    Shared(String),
+    /// The port of a backend.
+    #[error("no port for guests: {0}")]
+    Port(String),
     /// No connection.
     #[error("there is no connection to {0}: connect first")]
     NotConnected(Address),

@@ -4,7 +4,7 @@ use crate::guest::{GuestCounts, pages_of, right_for};
 use crate::message::{MOST_REFERENCES, Message, Request, Welcome};
 use crate::page::GuestSide;
 use crate::transport::{Counts, Granted, Grants};
-use crate::{Error, xen};
+use crate::{Error, ivshmem, xen};
 use millrace_dma::{Iova, Window};
 use millrace_rdma::served::{Program, SHARED_LEN};
 use millrace_ring::lines::MOST_WORDS;
@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 const ANSWER: Duration = Duration::from_secs(10);
 /// Looks for an answer before this side sleeps.
 const SPINS: u32 = 200;
-/// What is kept of what the backend tells unasked; what comes beyond that is not read before there is room.
+/// What is kept of what others tell while this side waits for an answer. What the backend itself says comes besides: it says no more than
+/// there are queue pairs.
 const MOST_TOLD: usize = 256;
 
 /// What both sides have counted.
@@ -43,12 +44,14 @@ pub struct Frontend {
     pub(crate) program: Program,
     welcome: Welcome,
     told: VecDeque<Message>,
+    told_dropped: u64,
     words: Box<[u64; MOST_WORDS]>,
     was_served: bool,
 }
 
 impl Frontend {
-    /// Calls the backend at `place`: `xen` for the one in domain 0, otherwise the path of its socket.
+    /// Calls the backend at `place`: `xen` for the one in domain 0, `ivshmem:pci` (or `ivshmem:pci:ADDRESS`, and on the host `ivshmem:` and the path
+    /// of the server's socket) for one among the peers that share memory, otherwise the path of its socket.
     ///
     /// # Errors
     /// [`Error`].
@@ -56,6 +59,10 @@ impl Frontend {
         let prepare = |page: &Window| Ok(GuestSide::new(page)?);
         if place == "xen" {
             let (grants, page, control) = xen::connect(prepare)?;
+            return Self::new(Box::new(grants), page, control);
+        }
+        if let Some(at) = place.strip_prefix("ivshmem:") {
+            let (grants, page, control) = ivshmem::connect(at, prepare)?;
             return Self::new(Box::new(grants), page, control);
         }
         let (grants, page, control) = crate::memory::connect(Path::new(place), prepare)?;
@@ -77,6 +84,7 @@ impl Frontend {
             program: Program::new(rings.window())?,
             welcome: Welcome { address: Default::default(), mac: Default::default(), pages: 0 },
             told: VecDeque::new(),
+            told_dropped: 0,
             words: Box::new([0; MOST_WORDS]),
             was_served: false,
         };
@@ -137,16 +145,16 @@ impl Frontend {
 
     /// Reads what the backend has sent: up to an answer, if there is one.
     fn hear(&mut self) -> Result<Option<Result<Vec<u64>, i32>>, Error> {
-        while self.told.len() < MOST_TOLD {
+        loop {
             let taken = self.control.answers.take(&mut self.words).map_err(|_| Error::Version)?;
             let Some(len) = taken else { return Ok(None) };
             self.control.answers.give_back();
             match Message::read(&self.words[..len]).ok_or(Error::Version)? {
                 Message::Answer(answer) => return Ok(Some(answer)),
+                Message::Told(..) if self.told.len() >= MOST_TOLD => self.told_dropped += 1,
                 told => self.told.push_back(told),
             }
         }
-        Ok(None)
     }
 
     /// What the backend has told unasked.
@@ -232,7 +240,7 @@ impl Frontend {
     /// [`Error`].
     pub fn status(&mut self) -> Result<Status, Error> {
         let backend = GuestCounts::read(&self.ask(&Request::Count)?).ok_or(Error::Version)?;
-        Ok(Status { frontend: self.grants.counts(), backend, told_dropped: 0 })
+        Ok(Status { frontend: self.grants.counts(), backend, told_dropped: self.told_dropped })
     }
 
     /// What the transport took at this side.

@@ -2,6 +2,7 @@
 
 use crate::message::{Message, Request, Welcome};
 use crate::page::BackendSide;
+use crate::port::{Port, PortCounts};
 use crate::transport::{Counts, Maps};
 use crate::{Address, Error, Limits, PAGE};
 use millrace_dma::{Access as Reach, Domain, Iova, MapError, Pinned, UnmapError, Window};
@@ -15,6 +16,7 @@ use millrace_served::answer::{Answer, answer};
 use millrace_served::{Closer, wire};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 /// What waits for a guest that does not read: more than the ends of all its connections, which are told unasked.
@@ -107,24 +109,29 @@ pub struct GuestCounts {
     pub copied: u64,
     /// Packets between guests of which the engine has made copies on the way, for all of them.
     pub packets: u64,
+    /// Frames that went out by the port and came in by it, for all guests.
+    pub frames: u64,
+    /// Bytes that were copied between guests' memory, frames and the port, for all of them.
+    pub port_copied: u64,
 }
 
 impl GuestCounts {
     /// In the order in which they stand in an answer.
     pub fn words(&self) -> Vec<u64> {
-        let Self { transport, requests, refused, faults, pages, taken, copied, packets } = *self;
-        [&transport.words()[..], &[requests, refused, faults, pages, taken, copied, packets]].concat()
+        let Self { transport, requests, refused, faults, pages, taken, copied, packets, frames, port_copied } = *self;
+        [&transport.words()[..], &[requests, refused, faults, pages, taken, copied, packets, frames, port_copied]]
+            .concat()
     }
 
     /// The other way round.
     pub fn read(words: &[u64]) -> Option<Self> {
-        let (transport, &[requests, refused, faults, pages, taken, copied, packets]) =
+        let (transport, &[requests, refused, faults, pages, taken, copied, packets, frames, port_copied]) =
             words.split_first_chunk::<5>()?
         else {
             return None;
         };
         let transport = Counts::of_words(*transport);
-        Some(Self { transport, requests, refused, faults, pages, taken, copied, packets })
+        Some(Self { transport, requests, refused, faults, pages, taken, copied, packets, frames, port_copied })
     }
 
     /// What was added since; of pages, those that are mapped.
@@ -139,6 +146,8 @@ impl GuestCounts {
             taken: self.taken.saturating_sub(before.taken),
             copied: self.copied.saturating_sub(before.copied),
             packets: self.packets.saturating_sub(before.packets),
+            frames: self.frames.saturating_sub(before.frames),
+            port_copied: self.port_copied.saturating_sub(before.port_copied),
         }
     }
 }
@@ -152,6 +161,10 @@ pub(crate) struct Guest {
     pub number: Option<Number>,
     /// Of which kind queue pairs of its endpoint are.
     pub open: Option<Init>,
+    /// Which opening of its endpoint this is, for endpoints on the wire: a random number.
+    pub opening: u64,
+    /// The endpoint on the wire that is asked for a connection with it, for which it waits.
+    pub asks: Option<Address>,
     /// A request that waits until what was posted before it is taken, up to that position.
     pub waiting: Option<(Request, u64)>,
     pub requests: u64,
@@ -183,14 +196,16 @@ fn no(errno: Errno) -> i32 {
 }
 
 impl Guest {
-    pub fn new(maps: Box<dyn Maps>, control: &Window) -> Result<Self, Error> {
-        let address = maps.address();
+    pub fn new(maps: Box<dyn Maps>, address: Address, control: &Window) -> Result<Self, Error> {
+        let opening = RandomState::new().hash_one(maps.place()) | 1;
         Ok(Self {
             maps,
             control: BackendSide::new(control)?,
             address,
             number: None,
             open: None,
+            opening,
+            asks: None,
             waiting: None,
             requests: 0,
             refused: 0,
@@ -211,7 +226,7 @@ impl Guest {
 
     /// The next request, if there is one and none waits.
     pub fn take(&mut self) -> Result<Option<Request>, Malformed> {
-        if self.waiting.is_some() || !self.late.is_empty() {
+        if self.waiting.is_some() || self.asks.is_some() || !self.late.is_empty() {
             return Ok(None);
         }
         let Some(len) = self.control.requests.take(&mut self.words)? else { return Ok(None) };
@@ -267,8 +282,9 @@ impl Guest {
                 self.open = Some(init);
                 Ok(Vec::new())
             }
-            Request::Count => Ok(self.count(service).words()),
-            Request::Connect(_) | Request::Disconnect(_) | Request::Tell(..) => Err(no(Errno::OPNOTSUPP)),
+            Request::Connect(_) | Request::Disconnect(_) | Request::Tell(..) | Request::Count => {
+                Err(no(Errno::OPNOTSUPP))
+            }
         }
     }
 
@@ -389,8 +405,9 @@ impl Guest {
         Ok(words.collect())
     }
 
-    pub fn count(&self, service: &mut Service) -> GuestCounts {
+    pub fn count(&self, service: &mut Service, port: Option<&Port>) -> GuestCounts {
         let counters = service.counters();
+        let framed = port.map_or(PortCounts::default(), |port| port.counts);
         GuestCounts {
             transport: self.maps.counts(),
             requests: self.requests,
@@ -400,6 +417,8 @@ impl Guest {
             taken: counters.taken,
             copied: counters.copied,
             packets: counters.packets,
+            frames: framed.sent + framed.received,
+            port_copied: port.map_or(0, Port::copied),
         }
     }
 

@@ -13,10 +13,13 @@
 //!
 //! How pages are granted and how the two sides wake each other is behind two traits, [`Grants`] and [`Maps`]:
 //! * [`memory`]: a file in memory and bells, between two processes.
+//! * [`ivshmem`]: memory that virtual machines of QEMU share, and its doorbells.
 //! * [`xen`]: Xen's grants, event channels and XenStore, between two domains.
 //!
+//! A backend may have a port: then guests reach endpoints of SLURPoE on a wire, and are reached by them, each with an address of its own.
+//!
 //! Rooms: `page`: the control page. `message`: what stands in its rings. `transport`: the two traits. `guest`, `meeting`, `backend`: the side
-//! outside. `frontend`, `endpoint`: the side of the guest.
+//! outside; `port`, `outside`: frames, and connections with endpoints on a wire. `frontend`, `endpoint`: the side of the guest.
 #![deny(unsafe_code)]
 
 mod backend;
@@ -24,10 +27,13 @@ mod endpoint;
 mod error;
 mod frontend;
 mod guest;
+pub mod ivshmem;
 mod meeting;
 pub mod memory;
 pub mod message;
+mod outside;
 pub mod page;
+mod port;
 pub mod transport;
 pub mod xen;
 
@@ -36,7 +42,9 @@ pub use endpoint::{Config, Endpoint, Part, Region, Transfer};
 pub use error::Error;
 pub use frontend::{Frontend, Status};
 pub use guest::{GuestCounts, Right, Rights};
+pub use millrace_link::Wanted;
 pub use millrace_slurpoe::{Access, Address, Completion, Failed, Kind, Told};
+pub use port::{MOST_NUMBER, Port, PortConfig, PortCounts};
 pub use transport::{Arrived, Counts, Door, Event, Granted, Grants, Maps};
 
 /// Bytes of a page: the smallest piece of memory that is granted.

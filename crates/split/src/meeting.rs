@@ -37,7 +37,7 @@ fn no(errno: Errno) -> i32 {
 }
 
 impl Backend {
-    fn guest_of(&mut self, address: Address) -> Option<&mut Guest> {
+    pub(crate) fn guest_of(&mut self, address: Address) -> Option<&mut Guest> {
         self.guests.iter_mut().find(|guest| guest.address == address)
     }
 
@@ -52,8 +52,7 @@ impl Backend {
             return Err(no(Errno::AGAIN));
         }
         self.disconnect(from, to);
-        let peers = |of: Address| self.links.iter().filter(|link| link.other(of).is_some()).count();
-        if peers(from) >= MOST_PEERS || peers(to) >= MOST_PEERS {
+        if self.peers_of(from) >= MOST_PEERS || self.peers_of(to) >= MOST_PEERS {
             return Err(no(Errno::USERS));
         }
         let refused = |error: ServeError| error.errno();
@@ -80,8 +79,13 @@ impl Backend {
         Ok(pair_words(qpn, &granted).to_vec())
     }
 
+    /// Connections of an endpoint, here and on the wire.
+    pub(crate) fn peers_of(&self, address: Address) -> usize {
+        self.links.iter().filter(|link| link.other(address).is_some()).count() + self.far.of(address)
+    }
+
     /// The number of an open endpoint's program, and of which kind its queue pairs are.
-    fn end_of(&mut self, address: Address) -> Option<(Number, Init)> {
+    pub(crate) fn end_of(&mut self, address: Address) -> Option<(Number, Init)> {
         let guest = self.guest_of(address)?;
         let init = guest.open.filter(|init| init.service == Kind::ReliableConnection && !init.general)?;
         Some((guest.number?, init))
@@ -94,7 +98,7 @@ impl Backend {
         }
     }
 
-    fn destroy(&mut self, program: Number, qpn: Qpn) {
+    pub(crate) fn destroy(&mut self, program: Number, qpn: Qpn) {
         if let Ok(left) = self.service.destroy_pair(program, qpn) {
             self.closer.close(left);
         }
@@ -102,7 +106,9 @@ impl Backend {
 
     /// The connection between these two is over, if there is one: the one that did not say so is told, and its transfers end.
     pub(crate) fn disconnect(&mut self, from: Address, to: Address) {
-        let Some(at) = self.links.iter().position(|link| link.joins(from, to)) else { return };
+        let Some(at) = self.links.iter().position(|link| link.joins(from, to)) else {
+            return self.disconnect_outside(from, to);
+        };
         let link = self.links.swap_remove(at);
         self.take_apart(&link, from);
     }
@@ -122,7 +128,8 @@ impl Backend {
     }
 
     /// All connections of an endpoint are over, because its program is.
-    pub(crate) fn forget(&mut self, gone: Address) {
+    pub(crate) fn forget(&mut self, gone: Address, opening: u64) {
+        self.forget_outside(gone, opening);
         while let Some(at) = self.links.iter().position(|link| link.other(gone).is_some()) {
             let link = self.links.swap_remove(at);
             self.take_apart(&link, gone);
@@ -131,6 +138,10 @@ impl Backend {
 
     /// Tells the program of another endpoint something.
     pub(crate) fn pass(&mut self, from: Address, to: Address, bytes: Vec<u8>) -> Result<Vec<u64>, i32> {
+        if self.is_outside(to) {
+            self.tell_outside(from, to, &bytes);
+            return Ok(Vec::new());
+        }
         let guest = self.guest_of(to).filter(|guest| guest.open.is_some()).ok_or(no(Errno::NOENT))?;
         // What is told has no place that what the backend itself has to say would need.
         if guest.is_deaf() {

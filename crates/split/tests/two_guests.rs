@@ -1,81 +1,18 @@
 //! Two programs and a backend, by the transport between processes: what the protocol promises, and what a guest that does harm gets.
 
+mod running;
+
 use millrace_dma::{Iova, Ordering};
 use millrace_rdma::memory::ProtectionDomain;
 use millrace_served::wire;
 use millrace_split::message::Request;
 use millrace_split::page::GuestSide;
 use millrace_split::{
-    Access, Address, Backend, Config, Door, Endpoint, Error, Failed, Frontend, Grants, Kind, Limits, PAGE, Report,
-    Right, Rights, Transfer, memory,
+    Access, Address, Error, Failed, Frontend, Grants, Kind, Limits, PAGE, Report, Right, Rights, Transfer, memory,
 };
-use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-const SOON: Duration = Duration::from_secs(10);
-
-/// A backend on a thread of its own.
-struct Running {
-    _folder: tempfile::TempDir,
-    path: PathBuf,
-    stop: Arc<AtomicBool>,
-    reports: Arc<Mutex<Vec<Report>>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Running {
-    fn start(limits: Limits) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("split.sock");
-        let (stop, reports): (Arc<AtomicBool>, Arc<Mutex<Vec<Report>>>) = Default::default();
-        let doors: Vec<Box<dyn Door>> = vec![Box::new(memory::MemoryDoor::at(path.clone()).unwrap())];
-        let (until, told) = (stop.clone(), reports.clone());
-        let thread = std::thread::spawn(move || {
-            let mut backend = Backend::new(limits, doors);
-            backend.run(&|| until.load(Ordering::Relaxed), |report| told.lock().unwrap().push(report.clone()));
-        });
-        Self { _folder: folder, path, stop, reports, thread: Some(thread) }
-    }
-
-    fn place(&self) -> String {
-        self.path.to_str().unwrap().to_owned()
-    }
-
-    fn endpoint(&self) -> Endpoint {
-        Endpoint::open(&Config { place: self.place(), depth: 64 }).unwrap()
-    }
-
-    fn left(&self, address: Address) -> Option<(bool, millrace_split::GuestCounts)> {
-        self.reports.lock().unwrap().iter().find_map(|report| match report {
-            Report::Left { address: gone, was_put_out, counts, .. } if *gone == address => {
-                Some((*was_put_out, *counts))
-            }
-            _ => None,
-        })
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.take().unwrap().join().unwrap();
-    }
-}
-
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + SOON;
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-fn done(endpoint: &Endpoint) -> millrace_split::Completion {
-    endpoint.wait(SOON).unwrap().expect("nothing has ended")
-}
+use running::{Running, SOON, done, until};
+use std::sync::Mutex;
+use std::time::Duration;
 
 #[test]
 fn bytes_are_copied_once_between_pages_that_are_granted_once() {

@@ -477,6 +477,15 @@ impl Service {
         Ok(self.engine.modify_qp(qpn, told)?)
     }
 
+    /// The same with whatever source address: for whoever gives the program an address of its own, and not as the program asks.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn modify_pair_as(&mut self, program: Number, qpn: Qpn, told: &Attributes) -> Result<State, ServeError> {
+        has(&self.owned(program)?.pairs, &qpn, PAIR)?;
+        Ok(self.engine.modify_qp(qpn, told)?)
+    }
+
     /// What a queue pair is.
     ///
     /// # Errors

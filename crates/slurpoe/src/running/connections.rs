@@ -1,8 +1,8 @@
 //! What ends agree on, by datagrams between their general queue pairs: they ask, answer, refuse, and say that it is over.
 
-use super::{EVERYBODY, MOST_TOLD, Peer, QKEY, Running, SLOT, SLOTS, Stage, format, post_slot};
+use super::{EVERYBODY, MOST_TOLD, Peer, Running, SLOT, SLOTS, Stage, format, post_slot};
 use crate::address::Address;
-use crate::connect::{Message, TOLD, What};
+use crate::connect::{ASK_AGAIN, Message, QKEY, TOLD, What};
 use crate::error::Error;
 use crate::transfer::{Failed, Told};
 use millrace_rdma::number::{Gid, Moment, Psn, Qpn};
@@ -14,8 +14,6 @@ use std::hash::{BuildHasher, RandomState};
 /// What stands before a datagram in its buffer, and where the sender's GID is in it.
 const GRH: usize = 40;
 const GRH_SOURCE: usize = 8;
-/// How long an ask is waited for before it is sent again.
-const ASK_AGAIN: u64 = 20_000_000;
 
 impl Running {
     /// Where the connection to another end is; begins one if there is none, or if it is over.

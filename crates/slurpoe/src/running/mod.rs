@@ -4,6 +4,7 @@ mod connections;
 
 use crate::address::Address;
 use crate::config::{Config, Wire};
+use crate::connect::QKEY;
 use crate::error::Error;
 use crate::transfer::{Completion, Failed, Kind, Notify, Told, Transfer};
 use millrace_dma::{Pages, Window};
@@ -36,8 +37,6 @@ const SLOT: usize = 320;
 const MOST_TOLD: usize = 64;
 /// All ends of a wire.
 const EVERYBODY: [u8; 6] = [0xff; 6];
-/// The queue key of the general queue pair (volume 1, 10.2.5, says the upper bit is for such).
-const QKEY: u32 = 0x8001_0000;
 /// The other end is a thread that may have to wait for a core.
 const MIN_TIMEOUT: Duration = Duration::from_millis(250);
 /// Bytes of payload in a packet over a port, if nothing else is said.

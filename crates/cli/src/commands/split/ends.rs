@@ -8,7 +8,7 @@ use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
 use millrace_tool::output::{Output, Row};
 use millrace_tool::stop;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the other end, or the backend, may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,7 +28,7 @@ Examples:
   millrace split serve xen
   millrace split serve /run/millrace/split.sock --bytes 65536 --count 1 --json")]
 pub struct ServeArgs {
-    /// The backend: xen for the one in domain 0, or the path of its socket
+    /// The backend: xen for the one in domain 0, ivshmem:pci in a virtual machine, ivshmem:PATH for its host, or the path of a socket
     place: String,
     /// Bytes of the region
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u64).range(1..=LONGEST))]
@@ -49,7 +49,7 @@ Examples:
 pub struct DriveArgs {
     /// Address of the other endpoint
     address: Address,
-    /// The backend: xen for the one in domain 0, or the path of its socket
+    /// The backend: xen for the one in domain 0, ivshmem:pci in a virtual machine, ivshmem:PATH for its host, or the path of a socket
     #[arg(long, value_name = "PLACE")]
     at: String,
     /// Bytes of an operation
@@ -73,6 +73,18 @@ fn offer(region: &Region) -> [u8; 12] {
 fn offered(said: &[u8]) -> Option<(u32, u64)> {
     let (key, len) = said.split_first_chunk::<4>()?;
     Some((u32::from_le_bytes(*key), u64::from_le_bytes(len.try_into().ok()?)))
+}
+
+/// What the other end says which memory it has; it may end before.
+fn hear_offer(endpoint: &Endpoint, other: Address) -> Result<(u32, u64), Failure> {
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until && endpoint.peers().map_err(refused)?.contains(&other) {
+        let told = endpoint.told(LOOK).map_err(refused)?.filter(|told| told.from == other);
+        if let Some(offer) = told.and_then(|told| offered(&told.bytes)) {
+            return Ok(offer);
+        }
+    }
+    Err(Failure::Found(format!("{other} does not say which memory it has")))
 }
 
 fn sum_of(region: &Region) -> Result<u32, Failure> {
@@ -114,16 +126,14 @@ struct Spent {
     backend: Counts,
     copied: u64,
     packets: u64,
+    frames: u64,
 }
 
 /// Runs `split drive`.
 pub fn drive(shared: &Shared, args: &DriveArgs) -> Result<(), Failure> {
     let endpoint = open(&args.at)?;
     endpoint.connect(args.address, PATIENCE).map_err(refused)?;
-    let told = endpoint.told(PATIENCE).map_err(refused)?.filter(|told| told.from == args.address);
-    let told = told.and_then(|told| offered(&told.bytes));
-    let (key, len) =
-        told.ok_or_else(|| Failure::Found(format!("{} does not say which memory it has", args.address)))?;
+    let (key, len) = hear_offer(&endpoint, args.address)?;
     let len = len.min(LONGEST);
     // Half of it for what is written, and half for what is read.
     let local = endpoint.allocate(2 * len as usize, Access::LOCAL).map_err(refused)?;
@@ -171,7 +181,9 @@ impl Driver<'_> {
     fn spent(&self) -> Result<Spent, Failure> {
         let status = self.endpoint.status().map_err(refused)?;
         let (backend, frontend) = (status.backend, status.frontend);
-        Ok(Spent { frontend, backend: backend.transport, copied: backend.copied, packets: backend.packets })
+        let copied = backend.copied + backend.port_copied;
+        let (packets, frames) = (backend.packets, backend.frames);
+        Ok(Spent { frontend, backend: backend.transport, copied, packets, frames })
     }
 
     fn measure(&self, operation: &'static str, size: u64, count: u64) -> Result<Row, Failure> {
@@ -195,6 +207,7 @@ impl Driver<'_> {
             .count("count", count)
             .number("copies", each(after.copied - before.copied) / size as f64, 2)
             .count("packets", after.packets - before.packets)
+            .number("frames", each(after.frames - before.frames), 2)
             .number("guest_calls", each(frontend.system_calls), 2)
             .number("guest_hypercalls", each(frontend.hypercalls), 2)
             .number("guest_rings", each(frontend.rung), 2)

@@ -6,9 +6,13 @@ mod ends;
 
 use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand};
+use millrace_slurpoe::Config as Rail;
+use millrace_split::ivshmem::IvshmemDoor;
 use millrace_split::memory::MemoryDoor;
 use millrace_split::xen::XenDoor;
-use millrace_split::{Backend, Door, Error, GuestCounts, Limits, Report, Right, Rights};
+use millrace_split::{
+    Backend, Door, Error, GuestCounts, Limits, MOST_NUMBER, Port, PortConfig, Report, Right, Rights, Wanted,
+};
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
 use millrace_tool::output::{Output, Row};
@@ -35,14 +39,20 @@ enum SplitCommand {
 /// Options of `split backend`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Serves programs of guests until Ctrl-C: those that call at a socket of this host, and
-with --xen, in domain 0 of Xen, those of all other domains. Prints who comes, and of
+Serves programs of guests until Ctrl-C: those that call at a socket of this host; with
+--ivshmem those of virtual machines that share memory by `millrace ivshmem`; and with
+--xen, in domain 0 of Xen, those of all other domains. Prints who comes, and of
 who leaves what was counted. Guests do not see each other's memory, but for what they
 have registered and given the key of (docs/split.md).
 
+With --port they also reach endpoints of SLURPoE on a wire, and guests of other
+backends there, and are reached by them: each by an address of its own.
+
 Examples:
   millrace split backend --socket /run/millrace/split.sock
+  millrace split backend --ivshmem /tmp/iv.sock
   millrace split backend --xen --socket /run/millrace/split.sock --json
+  millrace split backend --xen --port af_packet:eth1 --number 3
   millrace split backend --xen --pages 4096 --allow memory,connect")]
 pub struct BackendArgs {
     /// Serve programs of this host that call at this socket, and run as the same user; may be repeated
@@ -51,6 +61,9 @@ pub struct BackendArgs {
     /// Serve programs of other domains of Xen; this is to be domain 0
     #[arg(long)]
     xen: bool,
+    /// Serve programs of virtual machines that share memory, by this socket of `millrace ivshmem`; may be repeated
+    #[arg(long, value_name = "PATH")]
+    ivshmem: Vec<PathBuf>,
     /// Programs at a time
     #[arg(long, value_name = "COUNT", default_value_t = Limits::default().guests, value_parser = clap::value_parser!(u16).range(1..=1024).map(usize::from))]
     guests: usize,
@@ -60,6 +73,15 @@ pub struct BackendArgs {
     /// What guests may do: memory, connect, tell, engine [default: all of it]
     #[arg(long, value_name = "RIGHT,...", value_delimiter = ',', value_parser = right)]
     allow: Vec<Right>,
+    /// Reach other hosts, and be reached by them, by this card or port, such as unix:PATH or af_packet:eth1
+    #[arg(long, value_name = "CARD|PORT")]
+    port: Option<String>,
+    /// Which backend of that wire this is: the first byte of its guests' addresses is 2 + 4 times this
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, requires = "port", value_parser = clap::value_parser!(u8).range(0..=i64::from(MOST_NUMBER)))]
+    number: u8,
+    /// Bytes in a packet: 256 to 4096, or 8192 [default: what fits into frames of the card, 1024 by a port]
+    #[arg(long, value_name = "BYTES", requires = "port")]
+    port_mtu: Option<u16>,
 }
 
 fn right(name: &str) -> Result<Right, String> {
@@ -86,24 +108,40 @@ fn backend(shared: &Shared, args: &BackendArgs) -> Result<(), Failure> {
     for path in &args.socket {
         doors.push(Box::new(MemoryDoor::at(path.clone()).map_err(refused)?));
     }
+    for (number, path) in (0..).zip(&args.ivshmem) {
+        doors.push(Box::new(IvshmemDoor::open(path, number).map_err(refused)?));
+    }
     if args.xen {
         doors.push(Box::new(XenDoor::open().map_err(refused)?));
     }
     if doors.is_empty() {
-        return Err(Failure::Usage("nobody could come: say --socket PATH, --xen, or both".to_owned()));
+        return Err(Failure::Usage(
+            "nobody could come: say --socket PATH, --ivshmem PATH, --xen, or several".to_owned(),
+        ));
     }
     let rights = if args.allow.is_empty() { Rights::default() } else { Rights::of(&args.allow) };
     let limits = Limits { guests: args.guests, pages: args.pages, rights, ..Limits::default() };
+    let port = args.port.as_deref().map(|port| open_port(port, args)).transpose()?;
     let output = Output::new(shared.json);
     let mut told = Ok(());
-    Backend::new(limits, doors).run(&stop::asked, |report| {
+    let mut backend = Backend::with_port(limits, doors, port);
+    backend.run(&stop::asked, |report| {
         let done = tell(output, report);
         if done.is_err() {
             told = done;
             stop::ask();
         }
     });
-    told
+    told?;
+    let Some(counts) = backend.port_counts() else { return Ok(()) };
+    let row = Row::new().tag("event", "port");
+    Ok(output.rows("the port", &[counts.pairs().into_iter().fold(row, |row, (name, count)| row.count(name, count))])?)
+}
+
+fn open_port(spec: &str, args: &BackendArgs) -> Result<Port, Failure> {
+    let Rail { card, port, .. } = millrace_message::endpoint::rail(spec);
+    let link = Wanted { card, port, ..Wanted::default() };
+    Port::open(&PortConfig { link, mtu: args.port_mtu, number: args.number }).map_err(refused)
 }
 
 fn tell(output: Output, report: &Report) -> Result<(), Failure> {
@@ -132,7 +170,8 @@ fn tell(output: Output, report: &Report) -> Result<(), Failure> {
 }
 
 fn counted(row: Row, counts: &GuestCounts) -> Row {
-    let GuestCounts { transport, requests, refused, faults, pages, taken, copied, packets } = *counts;
+    let GuestCounts { transport, requests, refused, faults, pages, taken, copied, packets, frames, port_copied } =
+        *counts;
     row.count("requests", requests)
         .count("refused", refused)
         .count("faults", faults)
@@ -144,4 +183,6 @@ fn counted(row: Row, counts: &GuestCounts) -> Row {
         .count("taken", taken)
         .count("copied_bytes", copied)
         .count("packets", packets)
+        .count("frames", frames)
+        .count("port_copied_bytes", port_copied)
 }
