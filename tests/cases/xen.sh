@@ -114,7 +114,7 @@ zero "millrace split drive $peer --at /run/split.sock --json --count 5 --sizes 6
 # It is destroyed while domain 0 works on its memory: an error there, and the first domain serves on.
 zero "(millrace split drive $peer --at /run/split.sock --count 100000000 --sizes 4096 >/run/drive.out 2>&1; echo ended \$? >>/run/drive.out) >/dev/null 2>&1 & sleep 2; xl destroy two"
 awaits /run/drive.out '^ended [1-9]'
-awaits /run/backend.out "\"event\":\"left\".*domain 2.*\"why\":\"ended\"" 2
+awaits /run/backend.out "\"event\":\"left\".*domain 2.*\"why\":\"ended\"" 3
 zero "millrace split drive $server --at /run/split.sock --json --count 5 --sizes 64,65536" >"$scratch/after.json" || fail "the first domain serves no more: $(cat "$scratch/after.json")"
 
 # The backend is killed: the domain's program ends with an error, and so does the domain.
