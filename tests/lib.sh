@@ -140,7 +140,7 @@ follow() {
         *'&')
             # shellcheck disable=SC2086
             background followed${#pids[@]} ${line%&}
-            [[ ! $line =~ --listen\ ([^ ]+) ]] || await 10 test -S "${BASH_REMATCH[1]}" || fail "no card: $line"
+            [[ ! $line =~ --listen\ (/[^ ]+) ]] || await 10 test -S "${BASH_REMATCH[1]}" || fail "no card: $line"
             ;;
         *) await 30 eval "$line" >"$scratch/followed.out" 2>"$scratch/followed.log" || fail "$line" ;;
         esac

@@ -4,7 +4,7 @@ python3 vxlan.py HOST WIRE DEVICE FOLDER SOURCE DESTINATION CHECKSUM [MAC]
 
 HOST is the other end of the card's cable to a host, WIRE of the one to Linux, and DEVICE a vxlan device over WIRE with VNI 77 and the
 address DESTINATION, which sends to SOURCE. CHECKSUM is csum or nothing. What the host sends has to come out of the device as it
-was, and what the device sends has to come to the host. MAC is what the outer packets of the card come from.
+was, and what the device sends has to come to the host. MAC is what the outer packets of the card come from, or any.
 """
 import socket
 import struct
@@ -112,6 +112,7 @@ def to_linux() -> None:
         is_ip = frame[12:14] == b"\x08\0"
         vni, udp, src, dst, ip, port, mac, malformed = row
         # 1: good; 3: there is none.
+        mac = own if own == "any" else mac
         wanted = ["1" if checksum else "3"] + ["1"] * is_ip
         addresses = (src.split(",")[0], dst.split(",")[0], port.split(",")[0], mac.split(",")[0])
         if vni != str(VNI) or udp.split(",") != wanted or addresses != (source, destination, "4789", own):

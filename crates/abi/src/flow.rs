@@ -100,6 +100,13 @@ pub enum FlowRequest {
         /// Its MAC address and the number of the port where it is; `None` forgets it.
         at: Option<([u8; 6], u32)>,
     },
+    /// Sends a frame within a tunnel out of a port, once its neighbour is known.
+    SendInTunnel {
+        /// The number of the port.
+        port: u32,
+        /// The frame with its outer headers, in which zeros are in place of the MAC addresses; at most [`MAX_EXPLAINED`] bytes.
+        frame: Vec<u8>,
+    },
 }
 
 /// Lines of `SSLKEYLOGFILE` (RFC 9850), at most [`MAX_FLOW_TEXT`] bytes. They are secrets, and not printed.
@@ -334,6 +341,9 @@ pub struct FlowFrame {
     pub version: u64,
     /// The port where it came in; 0xfffffffe: from a program.
     pub port: u32,
+    /// The tunnel that it was taken out of, or is to go into.
+    #[serde(default)]
+    pub tunnel: Option<FlowTunnel>,
     /// The port queue where it came in, or the TX queue that has sent it.
     pub queue: u32,
     /// Its length, of which [`bytes`](Self::bytes) may be the beginning.
@@ -344,6 +354,17 @@ pub struct FlowFrame {
     pub sent: Vec<FlowSent>,
     /// Its bytes.
     pub bytes: Vec<u8>,
+}
+
+/// What is known of the tunnel of a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowTunnel {
+    /// Its identifier.
+    pub id: u32,
+    /// The IPv4 address of the other end, as a number, if the frame came from there.
+    pub src: u32,
+    /// The port that the tunnel is, if a rule has said so.
+    pub port: Option<u32>,
 }
 
 /// Who gets a frame. There may be no room for it there.

@@ -54,7 +54,7 @@ impl Datapath for Table {
     fn snapshot(&mut self) -> Result<Snapshot, Rejected> {
         let counts = Counts { packets: 3, bytes: 180, age_ns: 1_500_000_000, number: 7 };
         let rules = self.rules.keys().map(|key| (*key, counts)).collect();
-        Ok(Snapshot { rules, metered: vec![(1, 5)], unmatched: 2 })
+        Ok(Snapshot { rules, metered: vec![(1, 5)], unmatched: 2, ..Snapshot::default() })
     }
 
     fn ports(&mut self) -> Result<(Vec<PortInfo>, Vec<QueueInfo>), Rejected> {
@@ -477,7 +477,7 @@ fn packets_go_to_controllers_and_come_from_them() {
     assert_eq!(world.refused(&Message::FlowMod(flow(0, vec![], vec![output(number::CONTROLLER)]))), None);
     assert!(world.switch.wants_packets());
     assert_eq!(world.rules(), ["table=0,priority=0,cookie=0x8000000000000005,actions=punt(reason=no_match)"]);
-    let heard = Heard { port: 1, rules: vec![7], len: 60, bytes: vec![0; 60] };
+    let heard = Heard { port: 1, tunnel: None, rules: vec![7], len: 60, bytes: vec![0; 60] };
     world.switch.packet_in(heard, &mut world.table);
     let said = world.said();
     let Message::PacketIn(packet) = &said[0] else { panic!("{said:?}") };
@@ -498,7 +498,7 @@ fn a_packet_of_which_a_part_is_told_is_kept_and_used_once() {
     let some = Action::Output { port: number::CONTROLLER, max_len: 20 };
     assert_eq!(world.refused(&Message::FlowMod(flow(0, vec![], vec![some]))), None);
     let hear = |world: &mut World, len: u32| {
-        let heard = Heard { port: 1, rules: vec![7], len, bytes: vec![9; 60] };
+        let heard = Heard { port: 1, tunnel: None, rules: vec![7], len, bytes: vec![9; 60] };
         world.switch.packet_in(heard, &mut world.table);
         let said = world.said();
         let Message::PacketIn(packet) = &said[0] else { panic!("{said:?}") };

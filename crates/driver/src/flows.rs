@@ -196,6 +196,14 @@ impl Client {
         self.tell_flow(FlowRequest::SetNeighbour { address, at })
     }
 
+    /// Sends a frame within a tunnel, whose MAC addresses are zeros, out of a port once its neighbour is known.
+    ///
+    /// # Errors
+    /// [`ClientError`]. What is lost later is counted as that of rules is.
+    pub fn send_in_tunnel(&self, port: u32, frame: &[u8]) -> Result<(), ClientError> {
+        self.tell_flow(FlowRequest::SendInTunnel { port, frame: frame.to_vec() })
+    }
+
     /// Hands over keys of connections of a QUIC group: lines of `SSLKEYLOGFILE`. They are forgotten when this connection ends.
     ///
     /// # Errors

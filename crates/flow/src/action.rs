@@ -50,7 +50,12 @@ pub enum Action {
     /// `encap_vxlan(...)`: put the frame into a VXLAN packet.
     EncapVxlan(Box<Vxlan>),
     /// `decap_vxlan`: take the frame out of a VXLAN packet.
-    DecapVxlan,
+    DecapVxlan {
+        /// `decap_vxlan(port=N)`: from then on it is as if it had come in at port N.
+        port: Option<u32>,
+    },
+    /// `vxlan_port(...)`: send a copy of the frame in a VXLAN packet, as a port of a switch that is a tunnel does.
+    VxlanPort(Box<VxlanPort>),
     /// `vni_map(...)`: give it to whom the map has for its tunnel id, and do nothing of what is behind. One that the map does not have
     /// goes on.
     VniMap(Arc<VniMap>),
@@ -121,8 +126,8 @@ impl std::fmt::Display for Reason {
 /// The outer headers of a VXLAN packet (RFC 7348 section 5).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Vxlan {
-    /// The network, up to [`MAX_VNI`].
-    pub vni: u32,
+    /// The network, up to [`MAX_VNI`]; without, the lower 24 bits of the frame's tunnel id.
+    pub vni: Option<u32>,
     /// Outer source address.
     pub src: IpAddr,
     /// Outer destination address, of the same version.
@@ -147,7 +152,7 @@ impl Vxlan {
     /// With what RFC 7348 recommends: checksum 0, port 4789, a source port from the inner headers.
     pub const fn new(vni: u32, src: IpAddr, dst: IpAddr) -> Self {
         Self {
-            vni,
+            vni: Some(vni),
             src,
             dst,
             dl_src: None,
@@ -159,6 +164,17 @@ impl Vxlan {
             checksum: false,
         }
     }
+}
+
+/// A port of a switch that is a tunnel. The frame itself stays as it is, and goes on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct VxlanPort {
+    /// Its number: what has come in there ([`Action::DecapVxlan`]) is not sent back.
+    pub number: u32,
+    /// The port of the card out of which packets go.
+    pub output: u32,
+    /// Their outer headers.
+    pub outer: Vxlan,
 }
 
 /// What becomes of a frame, as algorithm 1 of the source has it.
@@ -181,7 +197,7 @@ impl Class {
             Action::VniMap(map) if map.runs().iter().any(|run| matches!(run.first, Receiver::Queue(_))) => {
                 Self::Process
             }
-            Action::Output(_) | Action::InPort | Action::VniMap(_) => Self::Forward,
+            Action::Output(_) | Action::InPort | Action::VniMap(_) | Action::VxlanPort(_) => Self::Forward,
             _ => Self::Drop,
         };
         actions.into_iter().map(class).max_by_key(|class| *class as u8).unwrap_or(Self::Drop)
@@ -200,6 +216,6 @@ impl Class {
 impl Action {
     /// Whether other headers come first afterwards, so that the frame has to be looked at again before another table.
     pub fn changes_layers(&self) -> bool {
-        matches!(self, Self::PushPppoe(_) | Self::PopPppoe | Self::EncapVxlan(_) | Self::DecapVxlan)
+        matches!(self, Self::PushPppoe(_) | Self::PopPppoe | Self::EncapVxlan(_) | Self::DecapVxlan { .. })
     }
 }

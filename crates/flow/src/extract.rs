@@ -18,11 +18,38 @@ pub struct Ingress {
     pub port: u32,
     /// Port queue at which it came in.
     pub queue: u16,
-    /// Identifier of the tunnel that it was taken out of, if it was.
-    pub tunnel_id: u64,
+    /// The tunnel that it was taken out of, or what actions have said of the one into which it is to go.
+    pub tunnel: Option<Tunnel>,
     /// Whether to look for QUIC in UDP, and how long connection ids are in short headers, which do not say it (RFC 8999
     /// section 5.2); 0 is not known, and the key then has as many bytes as an id can have.
     pub quic: Option<u8>,
+}
+
+/// What is known of a tunnel, within whose headers the frame is not any more, or not yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Its identifier.
+    pub id: u32,
+    /// The IPv4 address of the other end, where the frame came from; otherwise 0.
+    pub src: u32,
+    /// The port that the tunnel is, where a rule has said so.
+    pub port: Option<u32>,
+}
+
+impl Tunnel {
+    /// The word of the key.
+    #[inline(always)]
+    fn word(self) -> u64 {
+        u64::from(self.src) << 32 | u64::from(self.id)
+    }
+}
+
+impl Ingress {
+    /// The port at which it came in, as rules see it: a tunnel may be one.
+    #[inline(always)]
+    pub fn in_port(&self) -> u32 {
+        self.tunnel.and_then(|tunnel| tunnel.port).unwrap_or(self.port)
+    }
 }
 
 impl Key {
@@ -44,7 +71,7 @@ impl Key {
             kind if kind < ether_type::LOWEST => NO_ETHER_TYPE,
             kind => kind,
         };
-        words[0] = u64::from(ingress.port) << 32 | u64::from(ingress.queue) << 16 | u64::from(kind);
+        words[0] = u64::from(ingress.in_port()) << 32 | u64::from(ingress.queue) << 16 | u64::from(kind);
         let (outer, inner) = match layers.tags() {
             [] => (0, 0),
             [outer] => (tag(outer), 0),
@@ -58,7 +85,11 @@ impl Key {
             ether_type::IPV6 => ipv6(words, frame, layers, ingress),
             _ => {}
         }
-        words[9] = layers.tunnel_id(frame).map_or(ingress.tunnel_id, u64::from);
+        // What the frame was taken out of is known, and what is in it is the sender's word.
+        words[9] = match ingress.tunnel {
+            Some(tunnel) => tunnel.word(),
+            None => layers.tunnel_id(frame).unwrap_or(0).into(),
+        };
         if !matches!(kind, ether_type::IPV4 | ether_type::IPV6) {
             other(self, kind, frame, layers);
         }

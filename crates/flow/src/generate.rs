@@ -1,6 +1,6 @@
 //! Random rules and keys for property tests: few values for each field, so that rules meet keys and each other.
 
-use crate::action::{Action, Reason, Vxlan};
+use crate::action::{Action, Reason, Vxlan, VxlanPort};
 use crate::field::needs::KEYWORDS;
 use crate::field::{Field, Masks, TAG_PRESENT, Wide};
 use crate::key::{Key, with_presence};
@@ -84,17 +84,20 @@ fn action() -> BoxedStrategy<Action> {
         1u8..,
         any::<bool>(),
     );
-    let encap = outer.prop_map(|(vni, src, dl_src, dl_dst, udp_src, udp_dst, tos, ttl, checksum)| {
-        Action::EncapVxlan(Box::new(Vxlan {
-            dl_src,
-            dl_dst,
-            udp_src,
-            udp_dst,
-            tos,
-            ttl,
-            checksum,
-            ..Vxlan::new(vni, src, src)
-        }))
+    let outer = outer.prop_map(|(vni, src, dl_src, dl_dst, udp_src, udp_dst, tos, ttl, checksum)| Vxlan {
+        vni: (vni % 8 > 0).then_some(vni),
+        dl_src,
+        dl_dst,
+        udp_src,
+        udp_dst,
+        tos,
+        ttl,
+        checksum,
+        ..Vxlan::new(0, src, src)
+    });
+    let encap = (outer, proptest::option::of(any::<[u32; 2]>())).prop_map(|(outer, port)| match port {
+        Some([number, output]) => Action::VxlanPort(Box::new(VxlanPort { number, output, outer })),
+        None => Action::EncapVxlan(Box::new(outer)),
     });
     let reason =
         prop_oneof![Just(Reason::Action), Just(Reason::Ttl), Just(Reason::Mtu), any::<u16>().prop_map(Reason::Other)];
@@ -110,7 +113,7 @@ fn action() -> BoxedStrategy<Action> {
         Just(Action::PopPppoe),
         Just(Action::DecTtl),
         encap,
-        Just(Action::DecapVxlan),
+        any::<Option<u32>>().prop_map(|port| Action::DecapVxlan { port }),
         vni_map(),
         any::<u32>().prop_map(Action::Mirror),
         (1u16.., any::<u32>()).prop_map(|(probability, port)| Action::Sample { probability, port }),

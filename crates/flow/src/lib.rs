@@ -42,7 +42,7 @@ pub mod version;
 pub mod vni_map;
 
 pub use action::Action;
-pub use extract::Ingress;
+pub use extract::{Ingress, Tunnel};
 pub use field::Field;
 pub use key::Key;
 pub use matching::Match;

@@ -1,7 +1,7 @@
 //! Any actions on any bytes as a frame.
 
 use arbitrary::{Result, Unstructured};
-use millrace_flow::action::{Action, Reason, Vxlan};
+use millrace_flow::action::{Action, Reason, Vxlan, VxlanPort};
 use millrace_flow::execute::{Emissions, Environment, Frame, HEADROOM, execute as run};
 use millrace_flow::field::{Field, Wide};
 use millrace_flow::rss::{Group, GroupSpec, MICROSOFT_KEY};
@@ -67,7 +67,11 @@ fn vxlan(input: &mut Unstructured<'_>) -> Result<Action> {
         checksum: input.arbitrary()?,
         ..Vxlan::new(input.int_in_range(0..=0xff_ffff)?, src, dst)
     };
-    Ok(Action::EncapVxlan(Box::new(outer)))
+    let outer = if input.ratio(1, 4)? { Vxlan { vni: None, ..outer } } else { outer };
+    Ok(match input.arbitrary()? {
+        Some(number) => Action::VxlanPort(Box::new(VxlanPort { number, output: input.arbitrary()?, outer })),
+        None => Action::EncapVxlan(Box::new(outer)),
+    })
 }
 
 fn action(input: &mut Unstructured<'_>) -> Result<Action> {
@@ -82,7 +86,7 @@ fn action(input: &mut Unstructured<'_>) -> Result<Action> {
         7 => Action::PopPppoe,
         8 => Action::DecTtl,
         9 => vxlan(input)?,
-        10 => Action::DecapVxlan,
+        10 => Action::DecapVxlan { port: input.arbitrary()? },
         11 => Action::Mirror(input.arbitrary()?),
         12 => Action::Sample { probability: input.arbitrary()?, port: 1 },
         13 => Action::Meter(input.arbitrary()?),

@@ -33,9 +33,7 @@ fn tell(mirror: &mut Mirror, message: &Message<'_>) -> u64 {
     let change = mirror.apply(message);
     let after = mirror.clone();
     black_box(mirror.apply(message));
-    // But for how many events there were, and what there was no room for.
-    (mirror.route_events, mirror.left_out) = (after.route_events, after.left_out);
-    assert_eq!(*mirror, after, "told twice, it is another");
+    assert_eq!((&mirror.links, &mirror.neighbours), (&after.links, &after.neighbours), "told twice, it is another");
     found + u64::from(change.is_some())
 }
 

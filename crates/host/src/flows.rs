@@ -159,6 +159,16 @@ impl Flows {
         Ok(self.client.set_neighbour(address, None)?)
     }
 
+    /// Sends a frame within a VXLAN tunnel out of a port, once the card knows the neighbour of its outer address. The MAC addresses of its outer
+    /// headers are zeros, which the card fills in; its outer source address is that of a tunnel of some rule, or it is dropped and counted
+    /// (`neighbour`), as is one for which nobody answers. Takes the right `configure:rules`.
+    ///
+    /// # Errors
+    /// [`Error::Client`]: there is no such port, or the frame is longer than 64,000 bytes.
+    pub fn send_in_tunnel(&self, port: u32, frame: &[u8]) -> Result<(), Error> {
+        Ok(self.client.send_in_tunnel(port, frame)?)
+    }
+
     /// Hands over keys of QUIC connections, so that a group with `keys` can steer by their streams: lines of `SSLKEYLOGFILE`, of which
     /// the secrets behind the handshake are taken and others passed over. Takes the right `configure:rules`, and a group of the
     /// same user, or root or the card's user. Each connection with keys counts as a rule in the quota. The card forgets them with

@@ -81,7 +81,7 @@ impl Switch {
             }
             Question::TableFeatures(wanted) if !wanted.is_empty() => return Err(table_features::EPERM),
             Question::TableFeatures(_) => {
-                self.reply_in_parts(controller, xid, features::table_features(), Answer::TableFeatures);
+                self.reply_in_parts(controller, xid, features::table_features(self.tables()), Answer::TableFeatures);
             }
             Question::PortDesc => {
                 let ports = self.descriptions();
@@ -126,7 +126,7 @@ impl Switch {
     }
 
     fn flow_stats(&mut self, question: &FlowQuestion, datapath: &mut dyn Datapath) -> Result<Vec<FlowStats>, Refusal> {
-        if question.table >= TABLES && question.table != crate::wire::flow::ALL_TABLES {
+        if question.table >= self.tables() && question.table != crate::wire::flow::ALL_TABLES {
             return Err(request::BAD_TABLE_ID);
         }
         let asked = self.asked(question)?;
@@ -170,7 +170,7 @@ impl Switch {
                 }
             }
         }
-        (0..TABLES)
+        (0..self.tables())
             .map(|table| {
                 let had = matched[usize::from(table)];
                 let lookups = match table {
@@ -185,6 +185,7 @@ impl Switch {
 
     fn port_stats(&mut self, wanted: u32, datapath: &mut dyn Datapath) -> Result<Vec<PortStats>, Refusal> {
         self.read_ports(datapath);
+        self.count_tunnels(datapath);
         let lifetime = Lifetime::of_ns(self.now.as_nanos() as u64);
         let all = self.ports.iter().map(|port| {
             let mut counters = [UNKNOWN; 12];

@@ -46,7 +46,7 @@ impl Switch {
         self.batch.undo.push(Undo::Group(number, old.map(Box::new)));
         // What no entry uses yet is looked at all the same.
         for bucket in &buckets {
-            super::compile::packet(&bucket.actions, &self.world())?;
+            super::compile::packet(&bucket.actions, None, &self.world())?;
         }
         if let Some(spread) = spread.clone() {
             self.batch.changes.push(Change::Group(number, spread));

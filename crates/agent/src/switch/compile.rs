@@ -4,14 +4,17 @@ use super::datapath::FlowKey;
 use super::fields::{has_tag, is_of_tag, port_of, set};
 use super::groups::Groups;
 use super::meters::Meters;
+use super::tunnels::TunnelPort;
 use crate::wire::action::Action as Asked;
 use crate::wire::error::{Refusal, action as refused, instruction as instruction_refused};
 use crate::wire::instruction::Instruction;
+use crate::wire::oxm::Oxm;
 use crate::wire::port::number;
 use millrace_flow::Action;
 use millrace_flow::action::Reason;
 use millrace_flow::field::{Field, LOCAL, Wide};
-use millrace_flow::rule::{MAX_ACTIONS, RuleError, RuleSpec, TABLES};
+use millrace_flow::rule::{MAX_ACTIONS, RuleError, RuleSpec};
+use std::net::IpAddr;
 
 /// Most actions of an entry, a packet or a bucket as they are asked for: some, such as the queue of a port, are none of the flow table. With it,
 /// whatever is asked for fits the answer that tells of it.
@@ -21,8 +24,11 @@ pub(super) const MOST_ASKED: usize = 2 * MAX_ACTIONS;
 pub(super) struct World<'a> {
     pub groups: &'a Groups,
     pub meters: &'a Meters,
-    /// Ports of the datapath that there are.
+    /// How many tables.
+    pub tables: u8,
+    /// Ports of the datapath that there are, with those that are tunnels.
     pub ports: &'a [u32],
+    pub tunnels: &'a [TunnelPort],
     /// Those of them with somebody at the other end.
     pub live: &'a [u32],
     /// Queues of the host.
@@ -54,6 +60,10 @@ struct Line<'a> {
     /// The queue at the port that comes next.
     queue: Option<u32>,
     tagged: bool,
+    /// Where packets come in, if that is known.
+    in_port: Option<u32>,
+    /// The other end of tunnels that do not have one of their own.
+    remote: Option<IpAddr>,
     done: Compiled,
     /// The frame is not what it is to be any more for what comes behind a group.
     spoilt: bool,
@@ -65,7 +75,7 @@ struct Line<'a> {
 /// What cannot be, by type and code.
 pub(super) fn entry(key: &FlowKey, instructions: &[Instruction], world: &World<'_>) -> Result<Compiled, Refusal> {
     let reason = if key.is_miss() { Reason::NoMatch } else { Reason::Action };
-    let mut line = Line::new(world, reason, has_tag(&key.matching));
+    let mut line = Line { in_port: in_port(key), ..Line::new(world, reason, has_tag(&key.matching)) };
     let parts = Parts::of(instructions)?;
     if parts.apply.len() + parts.write.len() > MOST_ASKED {
         return Err(refused::TOO_MANY);
@@ -89,7 +99,7 @@ pub(super) fn entry(key: &FlowKey, instructions: &[Instruction], world: &World<'
         })?;
     }
     if let Some(table) = parts.goto {
-        if table <= key.table || table >= TABLES {
+        if table <= key.table || table >= world.tables {
             return Err(instruction_refused::BAD_TABLE_ID);
         }
         // A table finds the action set as the one before has left it; here it is always empty.
@@ -98,6 +108,7 @@ pub(super) fn entry(key: &FlowKey, instructions: &[Instruction], world: &World<'
         }
         line.push(Action::GotoTable(table))?;
     }
+    line.send_last_itself();
     let mut compiled = line.done;
     if compiled.actions.is_empty() {
         compiled.actions.push(Action::Drop);
@@ -113,15 +124,21 @@ pub(super) fn entry(key: &FlowKey, instructions: &[Instruction], world: &World<'
     Ok(compiled)
 }
 
+/// Where packets of an entry come in, if it says so.
+fn in_port(key: &FlowKey) -> Option<u32> {
+    let is_said = key.matching.mask().get(Field::InPort) == Field::InPort.full();
+    is_said.then(|| key.matching.key().get(Field::InPort).0[0] as u32)
+}
+
 /// The actions of a packet from the controller, which may be anything.
 ///
 /// # Errors
 /// What cannot be.
-pub(super) fn packet(actions: &[Asked], world: &World<'_>) -> Result<Vec<Action>, Refusal> {
+pub(super) fn packet(actions: &[Asked], in_port: Option<u32>, world: &World<'_>) -> Result<Vec<Action>, Refusal> {
     if actions.len() > MOST_ASKED {
         return Err(refused::TOO_MANY);
     }
-    let mut line = Line::new(world, Reason::Action, true);
+    let mut line = Line { in_port, ..Line::new(world, Reason::Action, true) };
     line.all(actions)?;
     Ok(line.done.actions)
 }
@@ -194,7 +211,8 @@ fn action_set(written: &[Asked]) -> Result<Vec<Asked>, Refusal> {
 
 impl<'a> Line<'a> {
     fn new(world: &'a World<'a>, reason: Reason, tagged: bool) -> Self {
-        Self { world, reason, queue: None, tagged, done: Compiled::default(), spoilt: false }
+        let done = Compiled::default();
+        Self { world, reason, queue: None, tagged, in_port: None, remote: None, done, spoilt: false }
     }
 
     fn all(&mut self, actions: &[Asked]) -> Result<(), Refusal> {
@@ -230,6 +248,7 @@ impl<'a> Line<'a> {
                 Ok(())
             }
             Asked::Group(group) => self.group(*group),
+            Asked::SetField(field) if field.is_tunnel_target() => self.aim(field),
             Asked::SetField(field) => {
                 let action = set(field)?;
                 if matches!(action, Action::SetField { field, .. } if is_of_tag(field)) && !self.tagged {
@@ -272,7 +291,10 @@ impl<'a> Line<'a> {
 
     fn output(&mut self, port: u32) -> Result<(), Refusal> {
         match port {
-            number::IN_PORT => self.push(Action::InPort),
+            number::IN_PORT => match self.in_port.and_then(|port| self.tunnel(port)) {
+                Some(tunnel) => self.enter(tunnel, true),
+                None => self.push(Action::InPort),
+            },
             number::CONTROLLER => {
                 self.uses(Use::Controller);
                 self.push(Action::Punt(self.reason))
@@ -286,15 +308,59 @@ impl<'a> Line<'a> {
             }
             number::ALL | number::FLOOD => {
                 self.uses(Use::Ports);
-                // Where a frame came in, `output` leaves it out.
-                self.world.ports.iter().try_for_each(|port| self.push(Action::Output(*port)))
+                // Where a frame came in, `output` leaves it out. A tunnel that leads nowhere is no way.
+                self.world.ports.iter().try_for_each(|port| match self.tunnel(*port) {
+                    Some(tunnel) if tunnel.remote.or(self.remote).is_none() => Ok(()),
+                    Some(tunnel) => self.enter(tunnel, false),
+                    None => self.push(Action::Output(*port)),
+                })
             }
             _ => {
                 let port = port_of(port).filter(|port| self.world.ports.contains(port)).ok_or(refused::BAD_OUT_PORT)?;
                 self.uses(Use::Ports);
-                self.push(Action::Output(port))
+                match self.tunnel(port) {
+                    Some(tunnel) => self.enter(tunnel, false),
+                    None => self.push(Action::Output(port)),
+                }
             }
         }
+    }
+
+    fn tunnel(&self, port: u32) -> Option<&'a TunnelPort> {
+        self.world.tunnels.iter().find(|tunnel| tunnel.port == port)
+    }
+
+    /// Where tunnels lead from here on that do not say so themselves.
+    fn aim(&mut self, field: &Oxm) -> Result<(), Refusal> {
+        if self.world.tunnels.iter().all(|tunnel| tunnel.remote.is_some()) {
+            return Err(refused::BAD_SET_TYPE);
+        }
+        let whole = field.mask.as_ref().is_none_or(|mask| mask.iter().all(|byte| *byte == 0xff));
+        let address: [u8; 4] = field.value[..].try_into().map_err(|_| refused::BAD_SET_LEN)?;
+        if !whole || address == [0; 4] {
+            return Err(refused::BAD_SET_ARGUMENT);
+        }
+        self.remote = Some(address.into());
+        Ok(())
+    }
+
+    fn enter(&mut self, tunnel: &TunnelPort, may_return: bool) -> Result<(), Refusal> {
+        // What another table has set is not known here.
+        let remote = tunnel.remote.or(self.remote).ok_or(refused::UNSUPPORTED_ORDER)?;
+        if remote.is_ipv4() != tunnel.local.is_ipv4() {
+            return Err(refused::BAD_OUT_PORT);
+        }
+        self.push(tunnel.send(remote, may_return))
+    }
+
+    /// Where nothing is to be done behind a tunnel, the frame itself goes there, and no copy.
+    fn send_last_itself(&mut self) {
+        let Some(Action::VxlanPort(port)) = self.done.actions.last() else { return };
+        let Some(in_port) = self.in_port.filter(|in_port| *in_port != port.number) else { return };
+        let out = if in_port == port.output { Action::InPort } else { Action::Output(port.output) };
+        let last = [Action::EncapVxlan(Box::new(port.outer.clone())), out];
+        self.done.actions.pop();
+        self.done.actions.extend(last);
     }
 
     /// What buckets do is done to the frame as it was before the group. A bucket that changes it is done last, and nothing comes behind it.
@@ -307,7 +373,8 @@ impl<'a> Line<'a> {
         self.uses(Use::Ports);
         let mut parts = Vec::new();
         for bucket in group.active(self.world.live) {
-            let mut part = Line::new(self.world, self.reason, self.tagged);
+            let new = Line::new(self.world, self.reason, self.tagged);
+            let mut part = Line { in_port: self.in_port, remote: self.remote, ..new };
             part.all(&bucket.actions)?;
             let changes = part.done.actions.iter().any(|action| !millrace_flow::execute::emits(action));
             // Without anybody who gets it, nothing has to be done to it.

@@ -81,6 +81,8 @@ pub struct Snapshot {
     pub metered: Vec<(u32, u64)>,
     /// Packets that met no rule.
     pub unmatched: u64,
+    /// What has come out of the tunnel that is this port.
+    pub tunnels: Vec<(u32, Counts)>,
 }
 
 /// What is known of a port.

@@ -13,7 +13,6 @@ use crate::wire::meter::{MeterFeatures, band, flag};
 use crate::wire::multipart::Desc;
 use crate::wire::switch::{Features, TableMod, capability};
 use crate::wire::table::{Property, TableFeatures, property};
-use millrace_flow::rule::TABLES;
 
 /// Most entries of all tables, unless a quota of the card says less.
 pub const MOST_ENTRIES: u32 = 1 << 20;
@@ -36,7 +35,7 @@ impl Switch {
         Features {
             datapath: self.identity.datapath,
             buffers: MOST_BUFFERS as u32,
-            tables: TABLES,
+            tables: self.tables(),
             auxiliary: 0,
             capabilities: capability::FLOW_STATS
                 | capability::TABLE_STATS
@@ -58,9 +57,9 @@ impl Switch {
 }
 
 /// Version 1.3 has nothing of a table that could be changed.
-pub(super) fn table_mod(change: &TableMod) -> Result<(), Refusal> {
+pub(super) fn table_mod(change: &TableMod, tables: u8) -> Result<(), Refusal> {
     match change {
-        TableMod { table, .. } if *table >= TABLES && *table != 0xff => Err(refused::BAD_TABLE),
+        TableMod { table, .. } if *table >= tables && *table != 0xff => Err(refused::BAD_TABLE),
         TableMod { config: 0, .. } => Ok(()),
         _ => Err(refused::BAD_CONFIG),
     }
@@ -89,7 +88,7 @@ pub(super) fn meter_features() -> MeterFeatures {
 }
 
 /// What each table can do: they are all alike, but for those that come behind.
-pub(super) fn table_features() -> Vec<TableFeatures> {
+pub(super) fn table_features(tables: u8) -> Vec<TableFeatures> {
     let ids = |kinds: &[u16]| -> Vec<u8> {
         kinds.iter().flat_map(|kind| [kind.to_be_bytes(), 4u16.to_be_bytes()].concat()).collect()
     };
@@ -102,10 +101,10 @@ pub(super) fn table_features() -> Vec<TableFeatures> {
         instruction::CLEAR_ACTIONS,
         instruction::METER,
     ];
-    (0..TABLES)
+    (0..tables)
         .map(|table| {
             let mut usable = instructions.to_vec();
-            if table + 1 < TABLES {
+            if table + 1 < tables {
                 usable.insert(0, instruction::GOTO_TABLE);
             }
             let property = |kind, data| Property { kind, data };
@@ -118,7 +117,7 @@ pub(super) fn table_features() -> Vec<TableFeatures> {
                 max_entries: MOST_ENTRIES,
                 properties: vec![
                     property(property::INSTRUCTIONS, ids(&usable)),
-                    property(property::NEXT_TABLES, (table + 1..TABLES).collect()),
+                    property(property::NEXT_TABLES, (table + 1..tables).collect()),
                     property(property::WRITE_ACTIONS, ids(&ACTIONS)),
                     property(property::APPLY_ACTIONS, ids(&ACTIONS)),
                     property(property::MATCH, matched.clone()),

@@ -6,7 +6,8 @@ use crate::wire::port::number;
 use millrace_flow::field::needs::{ether_type, protocol};
 use millrace_flow::field::{Field, LOCAL, TAG_PRESENT, Wide};
 use millrace_flow::matching::MatchError;
-use millrace_flow::{Action, Match};
+use millrace_flow::{Action, Match, Tunnel};
+use std::net::Ipv4Addr;
 
 /// What has to be known besides what the field itself needs, where two fields of the protocol are one of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,11 @@ const VLAN_VID: u8 = 6;
 pub const IN_PORT: u8 = 0;
 /// The field for the tunnel.
 pub const TUNNEL_ID: u8 = 38;
+
+/// Nicira's field for the other end of the tunnel out of which a packet came.
+pub const TUNNEL_SOURCE: u8 = 31;
+/// The same for this end.
+pub const TUNNEL_TARGET: u8 = 32;
 
 /// Section 7.2.3.7, with the registers and flags that Open vSwitch has under other classes.
 static ROWS: &[Row] = &[
@@ -92,6 +98,7 @@ static ROWS: &[Row] = &[
     row(NICIRA, 3, 4, 32, Field::Reg3, true, Also::Nothing),
     row(NICIRA, 26, 1, 2, Field::IpFrag, true, Also::Nothing),
     row(NICIRA, 29, 1, 8, Field::NwTtl, false, Also::Nothing),
+    row(NICIRA, TUNNEL_SOURCE, 4, 32, Field::TunSrc, true, Also::Nothing),
     row(NICIRA, 34, 2, 12, Field::TcpFlags, true, Also::Nothing),
     row(EXPERIMENTER, 42, 2, 12, Field::TcpFlags, true, Also::Nothing),
 ];
@@ -225,6 +232,11 @@ fn bits(row: &Row, oxm: &Oxm) -> Result<(Wide, Wide), Refusal> {
     if value.and(mask) != value {
         return Err(refused::BAD_WILDCARDS);
     }
+    if row.field == Field::TunId {
+        // No tunnel has a longer id than the datapath keeps.
+        let fits = value.and(row.field.full()) == value;
+        return if fits { Ok((value, mask.and(row.field.full()))) } else { Err(refused::BAD_VALUE) };
+    }
     if row.field == Field::VlanTci {
         return vlan(value.0[0], mask.0[0], oxm.mask.is_some());
     }
@@ -278,7 +290,14 @@ pub fn is_of_tag(field: Field) -> bool {
     matches!(field, Field::DlVlan | Field::DlVlanPcp)
 }
 
-/// Whether something matches a port that there is not, or will not be.
-pub fn in_port(port: u32) -> Oxm {
-    Oxm::basic(IN_PORT, &number_of_port(port).to_be_bytes())
+/// Where a packet came in, and what is known of its tunnel; `local` is the address of this end.
+pub fn came_in(port: u32, tunnel: Option<Tunnel>, local: Option<Ipv4Addr>) -> Vec<Oxm> {
+    let in_port = |port: u32| Oxm::basic(IN_PORT, &number_of_port(port).to_be_bytes());
+    let Some(Tunnel { id, src, port: Some(port) }) = tunnel else { return vec![in_port(port)] };
+    let nicira = |field: u8, value: u32| Oxm { class: NICIRA, ..Oxm::basic(field, &value.to_be_bytes()) };
+    let mut known = vec![in_port(port), Oxm::basic(TUNNEL_ID, &u64::from(id).to_be_bytes())];
+    if let Some(local) = local {
+        known.extend([nicira(TUNNEL_SOURCE, src), nicira(TUNNEL_TARGET, local.to_bits())]);
+    }
+    known
 }

@@ -12,7 +12,7 @@ use crate::wire::flow::{ALL_TABLES, FlowMod, FlowQuestion, NO_BUFFER, command, f
 use crate::wire::group::number::ANY as ANY_GROUP;
 use crate::wire::port::number::ANY as ANY_PORT;
 use millrace_flow::Match;
-use millrace_flow::rule::{RuleSpec, TABLES};
+use millrace_flow::rule::RuleSpec;
 
 impl Switch {
     /// Does a change to the entries; the datapath comes later.
@@ -20,7 +20,7 @@ impl Switch {
         let matching = fields::matching(&change.matching)?;
         let all = change.table == ALL_TABLES;
         let deletes = matches!(change.command, command::DELETE | command::DELETE_STRICT);
-        if change.table >= TABLES && !(all && deletes) {
+        if change.table >= self.tables() && !(all && deletes) {
             return Err(refused::BAD_TABLE_ID);
         }
         if change.flags & !flag::ALL != 0 {
@@ -157,7 +157,7 @@ impl Switch {
         };
         if strict {
             // Controllers delete in all tables: one of each is found without looking at the others.
-            let tables = (0..TABLES).filter(|table| change.table == ALL_TABLES || change.table == *table);
+            let tables = (0..self.tables()).filter(|table| change.table == ALL_TABLES || change.table == *table);
             let keys = tables.filter(|table| self.entries.in_table(*table) > 0);
             let keys = keys.map(|table| FlowKey { table, priority: change.priority, matching });
             return keys.filter(|key| self.entries.get(key).is_some_and(is_meant)).collect();

@@ -4,6 +4,7 @@
 //! - [`datapath`]: what it asks of whoever moves the packets; [`fields`]: fields of messages and of the flow table.
 //! - `compile`: instructions as actions of the flow table; `entries`, `flows`: flow entries and their changes; `groups`, `meters`.
 //! - `batch`: changes that go to the datapath together; `bundles`: those that controllers want to be done together.
+//! - [`tunnels`]: ports that are tunnels.
 //! - `controllers`: roles, and who wants what; `answers`: questions about all of it; `features`: what it can do; `packets`: in and out.
 //!
 //! Changes of entries are collected until [`Switch::settle`], or until somebody asks something: a datapath that takes a thousand at once is quicker
@@ -24,6 +25,7 @@ mod groups;
 mod meters;
 mod packets;
 mod ports;
+pub mod tunnels;
 
 use crate::wire::error::{ErrorMessage, Refusal, flow_mod, group_mod, hello, meter_mod, request, switch_config};
 use crate::wire::flow::{NO_BUFFER, command};
@@ -40,8 +42,10 @@ use datapath::{Change, Datapath, FlowKey, PortInfo, QueueInfo, Rejected};
 use entries::Entries;
 use groups::Groups;
 use meters::Meters;
+use millrace_flow::rule::TABLES;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
+use tunnels::TunnelPort;
 
 pub use controllers::MOST_CONTROLLERS;
 pub use packets::{Heard, PUNTS};
@@ -87,6 +91,7 @@ pub struct Switch {
     groups: Groups,
     meters: Meters,
     ports: Vec<PortInfo>,
+    tunnels: Vec<TunnelPort>,
     port_numbers: Vec<u32>,
     live: Vec<u32>,
     queues: Vec<QueueInfo>,
@@ -112,6 +117,7 @@ impl Switch {
             groups: Groups::default(),
             meters: Meters::default(),
             ports: Vec::new(),
+            tunnels: Vec::new(),
             port_numbers: Vec::new(),
             live: Vec::new(),
             queues: Vec::new(),
@@ -126,6 +132,17 @@ impl Switch {
             now: Duration::ZERO,
             done: Vec::new(),
         }
+    }
+
+    /// The same with ports that are tunnels.
+    #[must_use]
+    pub fn with_tunnels(self, tunnels: Vec<TunnelPort>) -> Self {
+        Self { tunnels, ..self }
+    }
+
+    /// How many tables there are: the first one of the datapath may be taken.
+    fn tables(&self) -> u8 {
+        TABLES - u8::from(!self.tunnels.is_empty())
     }
 
     /// What time it is, by any clock that goes on.
@@ -216,7 +233,9 @@ impl Switch {
         World {
             groups: &self.groups,
             meters: &self.meters,
+            tables: self.tables(),
             ports: &self.port_numbers,
+            tunnels: &self.tunnels,
             live: &self.live,
             queues: self.queues.len() as u32,
         }
@@ -286,7 +305,7 @@ impl Switch {
             }
             Message::FlowMod(_) | Message::GroupMod(_) | Message::MeterMod(_) => return self.change(message, datapath),
             Message::PortMod(change) => return self.port_mod(&change),
-            Message::TableMod(change) => return features::table_mod(&change),
+            Message::TableMod(change) => return features::table_mod(&change, self.tables()),
             Message::PacketOut(packet) => return self.packet_out(&packet, datapath),
             Message::MultipartRequest(flags, question) => {
                 return self.multipart(controller, xid, flags, question, datapath);

@@ -2,15 +2,17 @@
 
 use super::datapath::{Datapath, FlowKey, Snapshot};
 use super::entries::Entry;
-use super::fields::{self, in_port, port_of};
+use super::fields::{self, came_in, port_of};
 use super::{Switch, compile};
 use crate::wire::Message;
 use crate::wire::error::{Refusal, action as action_refused, request};
 use crate::wire::flow::{FlowMod, NO_BUFFER};
 use crate::wire::packet::{PacketIn, PacketOut, reason};
 use crate::wire::port::number;
+use millrace_flow::Tunnel;
 use millrace_flow::field::LOCAL;
 use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Most bytes of a packet in a message, which has 64 KiB.
 const MOST_BYTES: usize = 60_000;
@@ -28,6 +30,8 @@ pub const PUNTS: u64 = 1 << 63;
 pub struct Heard {
     /// The port of the datapath where it came in.
     pub port: u32,
+    /// The tunnel out of which it came.
+    pub tunnel: Option<Tunnel>,
     /// Numbers of the rules that it met, in order.
     pub rules: Vec<u64>,
     /// Its length, of which `bytes` may be the beginning.
@@ -105,13 +109,14 @@ impl Switch {
         let told = |entry: &Entry| (entry.cookie, usize::from(entry.told_of()));
         let Some((cookie, most)) = self.entries.get(&key).map(told) else { return };
         let why = if key.is_miss() { reason::NO_MATCH } else { reason::ACTION };
+        let port = heard.tunnel.and_then(|tunnel| tunnel.port).unwrap_or(heard.port);
         let mut data = heard.bytes;
         data.truncate(MOST_BYTES);
         let mut buffer = NO_BUFFER;
         // One of which the end is not there is told as it is.
         if data.len() > most && data.len() == heard.len as usize {
             let part = data[..most].to_vec();
-            buffer = self.packets.keep(heard.port, std::mem::replace(&mut data, part));
+            buffer = self.packets.keep(port, std::mem::replace(&mut data, part));
         }
         let packet = PacketIn {
             buffer,
@@ -119,10 +124,18 @@ impl Switch {
             reason: why,
             table: key.table,
             cookie,
-            matching: vec![in_port(heard.port)],
+            matching: came_in(heard.port, heard.tunnel, self.local_of(port)),
             data,
         };
         self.tell(Message::PacketIn(packet), |wants| wants.packet_in, why);
+    }
+
+    /// The IPv4 address of this end of the tunnel that is a port.
+    fn local_of(&self, port: u32) -> Option<Ipv4Addr> {
+        match self.tunnels.iter().find(|tunnel| tunnel.port == port)?.local {
+            IpAddr::V4(local) => Some(local),
+            IpAddr::V6(_) => None,
+        }
     }
 
     pub(super) fn packet_out(&mut self, packet: &PacketOut, datapath: &mut dyn Datapath) -> Result<(), Refusal> {
@@ -138,7 +151,7 @@ impl Switch {
         if data.len() < 14 {
             return Err(request::BAD_PACKET);
         }
-        let actions = compile::packet(&packet.actions, &self.world())?;
+        let actions = compile::packet(&packet.actions, Some(port), &self.world())?;
         if !actions.iter().all(goes) {
             return Err(action_refused::BAD_OUT_PORT);
         }

@@ -15,11 +15,28 @@ const SPEED: u32 = 10_000_000;
 impl Switch {
     /// Reads ports and queues; without an answer they stay as they are known.
     pub(super) fn read_ports(&mut self, datapath: &mut dyn Datapath) -> Vec<PortInfo> {
-        let Ok((ports, queues)) = datapath.ports() else { return self.ports.clone() };
+        let Ok((mut ports, queues)) = datapath.ports() else { return self.ports.clone() };
+        ports.extend(self.tunnels.iter().map(|tunnel| tunnel.info(&ports)).collect::<Vec<_>>());
         self.port_numbers = ports.iter().map(|port| port.port).collect();
         self.live = ports.iter().filter(|port| port.plugged && port.link).map(|port| port.port).collect();
         self.queues = queues;
         std::mem::replace(&mut self.ports, ports)
+    }
+
+    /// What has come in at ports that are tunnels; what has gone out there is not known.
+    pub(super) fn count_tunnels(&mut self, datapath: &mut dyn Datapath) {
+        if self.tunnels.is_empty() {
+            return;
+        }
+        let Ok(snapshot) = datapath.snapshot() else { return };
+        for port in &mut self.ports {
+            let had = snapshot.tunnels.iter().find(|(number, _)| *number == port.port).map(|(_, had)| had);
+            let tunnel = self.tunnels.iter().find(|tunnel| tunnel.port == port.port);
+            if let (Some(had), Some(tunnel)) = (had, tunnel) {
+                port.counters[0] = had.packets;
+                port.counters[2] = had.bytes.saturating_sub(had.packets * tunnel.overhead());
+            }
+        }
     }
 
     /// Looks at the ports: tells controllers of what has changed, and lets entries follow. Asked from time to time.

@@ -43,6 +43,11 @@ impl Oxm {
         self
     }
 
+    /// Whether it is the address to which a tunnel leads, of IPv4: Open vSwitch's `tun_dst`.
+    pub fn is_tunnel_target(&self) -> bool {
+        (self.class, self.field) == (NICIRA, 32)
+    }
+
     /// One field. A length that no value has, or that is not twice that of the value where there is a mask, is an error.
     pub(super) fn decode(from: &mut Reader<'_>) -> Result<Self, Refusal> {
         let (class, word, len) = (from.u16()?, from.u8()?, usize::from(from.u8()?));

@@ -211,6 +211,20 @@ impl Card {
         })
     }
 
+    /// Sends a frame within a tunnel, with zeros for MAC addresses, out of a port once its neighbour is known. What has another source than that of
+    /// a tunnel of some rule is dropped, and counted as what waits too long is.
+    ///
+    /// # Errors
+    /// There is no such port.
+    pub fn send_in_tunnel(&self, port: u32, frame: Vec<u8>) -> Result<(), String> {
+        let count = self.ports.len();
+        let Some(port) = u16::try_from(port).ok().filter(|port| usize::from(*port) < count) else {
+            return Err(format!("there is no port {port}: the card has {count}"));
+        };
+        self.flows.neighbours.with(|resolver| resolver.send(now_ns(), (port, 0), frame));
+        Ok(())
+    }
+
     /// Forgets a neighbour. `false`: there is none of that address; `None`: somebody else has said where it is. `by` is as with
     /// [`Card::add_neighbour`].
     pub fn delete_neighbour(&self, address: IpAddr, by: Option<u32>) -> Option<bool> {

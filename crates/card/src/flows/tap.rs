@@ -5,6 +5,7 @@ use crate::card::Card;
 use crate::command::Command;
 use crate::mailbox::Mailbox;
 use crate::shard::Tapper;
+use millrace_flow::Tunnel;
 use millrace_flow::meter::{Meter, MeterSpec, Unit};
 use rtrb::{Consumer, RingBuffer};
 use std::sync::Arc;
@@ -89,6 +90,8 @@ pub struct TapFrame {
     pub version: u64,
     /// Where it came in; [`LOCAL`](millrace_flow::field::LOCAL): from a program.
     pub port: u32,
+    /// The tunnel that it was taken out of, or is to go into.
+    pub tunnel: Option<Tunnel>,
     /// At which port queue, or from which TX queue.
     pub queue: u32,
     /// Its length, of which `bytes` may be the beginning.
@@ -122,7 +125,7 @@ pub(crate) struct TapCounts {
 }
 
 /// Length of what precedes rules, targets and bytes of a record; see `shard::classify::tap`.
-pub(crate) const HEAD: usize = 40;
+pub(crate) const HEAD: usize = 56;
 
 /// Somebody listens, until this is dropped.
 pub struct Tap {
@@ -248,7 +251,9 @@ fn parse(record: &[u8]) -> Option<TapFrame> {
     let sent = pieces(sent_count, 5)?;
     let sent =
         sent.map(|one| TapSent::of_words(one[0], u32::from_le_bytes([one[1], one[2], one[3], one[4]]))).collect();
+    let tunnel = || Tunnel { id: word(44), src: word(48), port: (word(40) == 2).then(|| word(52)) };
     Some(TapFrame {
+        tunnel: (word(40) > 0).then(tunnel),
         len: word(4),
         time_ns: long(8),
         version: long(16),

@@ -63,6 +63,9 @@ impl Server {
             Request::Flow(FlowRequest::SetNeighbour { .. }) => {
                 need(Right::Configure(Configure::Rules), "say where neighbours are")
             }
+            Request::Flow(FlowRequest::SendInTunnel { .. }) => {
+                need(Right::Configure(Configure::Rules), "send into tunnels")
+            }
             Request::Flow(request) => {
                 let options = match request {
                     FlowRequest::Tap(_) => return need(Right::Capture, "see frames of others"),

@@ -42,6 +42,8 @@ pub struct Emission {
     pub target: Target,
     /// Which bytes.
     pub bytes: Bytes,
+    /// Whether somebody has to fill in its addresses first, as [`Environment::waits`](super::Environment::waits) says.
+    pub waits: bool,
 }
 
 /// Who gets a frame, in the order of the actions. A worker has one, made once and used for every frame.
@@ -55,8 +57,8 @@ pub struct Emissions {
     most: usize,
     /// From here on, emissions refer to the frame.
     pending: usize,
-    /// From here on, their addresses have to be filled in.
-    waiting: usize,
+    /// From here on, addresses of the frame have to be filled in.
+    waits: bool,
     copies: Box<[u8]>,
     used: usize,
     lost: u64,
@@ -70,7 +72,7 @@ impl Emissions {
             list: Vec::with_capacity(most),
             most,
             pending: 0,
-            waiting: usize::MAX,
+            waits: false,
             copies: vec![0; bytes].into(),
             used: 0,
             lost: 0,
@@ -81,7 +83,7 @@ impl Emissions {
     /// Makes room for the next frame. What was counted stays.
     pub fn clear(&mut self) {
         self.list.clear();
-        (self.pending, self.waiting, self.used) = (0, usize::MAX, 0);
+        (self.pending, self.waits, self.used) = (0, false, 0);
     }
 
     /// The emissions, in order.
@@ -108,13 +110,8 @@ impl Emissions {
         self.lost
     }
 
-    /// The number of the first emission whose addresses somebody has to fill in, as [`Environment::waits`](super::Environment::waits) says.
-    pub fn waiting_from(&self) -> usize {
-        self.waiting
-    }
-
     pub(super) fn begin_waiting(&mut self) {
-        self.waiting = self.waiting.min(self.list.len());
+        self.waits = true;
     }
 
     /// Outputs to the port at which the frame had come in: they are left out, as OpenFlow has it.
@@ -125,9 +122,18 @@ impl Emissions {
     /// Somebody gets the frame as it is now.
     pub(super) fn add(&mut self, target: Target) {
         if self.list.len() < self.most {
-            self.list.push(Emission { target, bytes: Bytes::Frame });
+            self.list.push(Emission { target, bytes: Bytes::Frame, waits: self.waits });
         } else {
             self.lost += 1;
+        }
+    }
+
+    /// Somebody gets these bytes, whatever the frame is.
+    pub(super) fn add_copy(&mut self, target: Target, bytes: &[u8], waits: bool) {
+        let has_room = self.list.len() < self.most;
+        match if has_room { self.copied(bytes) } else { None } {
+            Some(bytes) => self.list.push(Emission { target, bytes, waits }),
+            None => self.lost += 1,
         }
     }
 
@@ -152,20 +158,29 @@ impl Emissions {
     }
 
     fn refer(&mut self, bytes: &Bytes) {
-        for emission in &mut self.list[self.pending..] {
+        for emission in self.list[self.pending..].iter_mut().filter(|emission| emission.bytes == Bytes::Frame) {
             emission.bytes = bytes.clone();
         }
     }
 
     fn copy(&mut self, frame: &[u8]) {
-        let range = self.used..self.used + frame.len();
-        if let Some(room) = self.copies.get_mut(range.clone()) {
-            room.copy_from_slice(frame);
-            self.used = range.end;
-            self.refer(&Bytes::Copy(range));
-        } else {
-            self.lost += (self.list.len() - self.pending) as u64;
-            self.list.truncate(self.pending);
+        if !self.list[self.pending..].iter().any(|emission| emission.bytes == Bytes::Frame) {
+            return;
         }
+        if let Some(copy) = self.copied(frame) {
+            self.refer(&copy);
+        } else {
+            let all = self.list.len();
+            self.list.retain(|emission| emission.bytes != Bytes::Frame);
+            self.lost += (all - self.list.len()) as u64;
+        }
+    }
+
+    /// A copy, if there is room for it.
+    fn copied(&mut self, bytes: &[u8]) -> Option<Bytes> {
+        let range = self.used..self.used + bytes.len();
+        self.copies.get_mut(range.clone())?.copy_from_slice(bytes);
+        self.used = range.end;
+        Some(Bytes::Copy(range))
     }
 }

@@ -48,4 +48,7 @@ pub trait Environment {
     fn is_waiting(&self) -> bool {
         false
     }
+
+    /// What had such zeros was a copy, and the frame itself has none.
+    fn stop_waiting(&mut self) {}
 }

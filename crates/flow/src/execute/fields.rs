@@ -176,9 +176,9 @@ impl Frame<'_> {
             | Field::InnerVlanPcp
             | Field::InnerVlanTci => return self.set_tag(field, value.0[0] as u16, mask.0[0] as u16),
             Field::TunId => {
-                let layers = self.layers();
-                let known = layers.tunnel_id(self.bytes()).map_or(self.ingress().tunnel_id, u64::from);
-                self.set_tunnel_id(known & !mask.0[0] | value.0[0] & mask.0[0]);
+                let (value, mask) = (value.0[0] as u32, mask.0[0] as u32);
+                let known = self.tunnel_id();
+                self.set_tunnel_id(known & !mask | value & mask);
             }
             // What is in no frame is in the key that goes from table to table.
             Field::Metadata | Field::Reg0 | Field::Reg1 | Field::Reg2 | Field::Reg3 => {}

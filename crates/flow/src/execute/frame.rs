@@ -1,7 +1,7 @@
 //! A frame, and the buffer in which it is edited.
 
 use super::Stop;
-use crate::extract::Ingress;
+use crate::extract::{Ingress, Tunnel};
 use crate::key::Key;
 use millrace_packet::parse::Layers;
 use std::ops::Range;
@@ -180,9 +180,35 @@ impl<'a> Frame<'a> {
         if self.borrowed { &mut [] } else { &mut self.buffer[self.start..self.end] }
     }
 
-    pub(super) fn set_tunnel_id(&mut self, id: u64) {
+    /// The identifier of its tunnel: what has been taken off or set, otherwise that of the header that comes next.
+    pub(super) fn tunnel_id(&mut self) -> u32 {
+        let layers = self.layers();
+        let tunnel = self.ingress.tunnel;
+        tunnel.map_or_else(|| layers.tunnel_id(self.bytes()).unwrap_or(0), |tunnel| tunnel.id)
+    }
+
+    pub(super) fn set_tunnel_id(&mut self, id: u32) {
+        self.set_tunnel(Tunnel { id, ..self.ingress.tunnel.unwrap_or_default() });
+    }
+
+    pub(super) fn set_tunnel(&mut self, tunnel: Tunnel) {
         self.key = None;
-        self.ingress.tunnel_id = id;
+        self.ingress.tunnel = Some(tunnel);
+    }
+
+    /// Does something that only puts headers in front, shows the result, and takes them away again.
+    pub(super) fn in_front<T>(
+        &mut self,
+        put: impl FnOnce(&mut Self) -> Result<T, Stop>,
+        show: impl FnOnce(T, &[u8]),
+    ) -> Result<(), Stop> {
+        // What it is put in front of stays where it is then.
+        self.own()?;
+        let (place, known, ingress) = (self.place(), (self.known_layers, self.layers, self.key), self.ingress);
+        let done = put(self).map(|done| show(done, self.bytes()));
+        (self.start, self.end, self.ingress) = (place.start, place.end, ingress);
+        (self.known_layers, self.layers, self.key) = known;
+        done
     }
 
     /// Other headers come first from now on, or the same ones say something else.

@@ -33,7 +33,7 @@ pub use emission::{Bytes, Emission, Emissions, Target};
 pub use environment::Environment;
 pub use frame::{Frame, HEADROOM};
 
-use crate::action::{Action, Reason};
+use crate::action::{Action, Reason, VxlanPort};
 use crate::field::Field;
 use crate::quic::Path;
 use crate::vni_map::{Receiver, VniMap};
@@ -117,9 +117,11 @@ fn one<E: Environment + ?Sized>(
         Action::Rss(group) => spread(*group, frame, environment, out),
         Action::Quic(group) => steer(*group, frame, environment, out),
         // To send a frame back takes `in_port`, so that rules cannot make a loop by accident (OpenFlow 1.3, section A.2.1).
-        Action::Output(port) if *port == frame.ingress().port => out.count_reflected(),
+        Action::Output(port) if *port == frame.ingress().in_port() => out.count_reflected(),
         Action::Output(port) => out.add(Target::Port(*port)),
-        Action::InPort => out.add(Target::Port(frame.ingress().port)),
+        Action::InPort => out.add(Target::Port(frame.ingress().in_port())),
+        Action::VxlanPort(port) if port.number == frame.ingress().in_port() => out.count_reflected(),
+        Action::VxlanPort(port) => send_in_tunnel(port, frame, environment, out)?,
         Action::VniMap(map) => map_vni(map, frame, out)?,
         Action::Mirror(port) => out.add(Target::Mirror(*port)),
         Action::Sample { probability, port } => {
@@ -155,8 +157,20 @@ pub fn change<E: Environment + ?Sized>(
 
 /// Whether an action may give the frame to somebody.
 pub fn emits(action: &Action) -> bool {
-    use Action::{InPort, Mirror, Output, Punt, Queue, Quic, Rss, Sample, VniMap};
-    matches!(action, Queue(_) | Rss(_) | Quic(_) | Output(_) | InPort | Mirror(_) | Sample { .. } | Punt(_) | VniMap(_))
+    use Action::{InPort, Mirror, Output, Punt, Queue, Quic, Rss, Sample, VniMap, VxlanPort};
+    matches!(
+        action,
+        Queue(_)
+            | Rss(_)
+            | Quic(_)
+            | Output(_)
+            | InPort
+            | Mirror(_)
+            | Sample { .. }
+            | Punt(_)
+            | VniMap(_)
+            | VxlanPort(_)
+    )
 }
 
 #[inline]
@@ -173,7 +187,7 @@ fn change_one<E: Environment + ?Sized>(
         Action::PopPppoe => frame.pop_pppoe()?,
         Action::DecTtl => frame.dec_ttl()?,
         Action::EncapVxlan(outer) => frame.encap_vxlan(outer, environment)?,
-        Action::DecapVxlan => frame.decap_vxlan()?,
+        Action::DecapVxlan { port } => frame.decap_vxlan(*port)?,
         Action::Meter(meter) if !environment.admit(*meter, frame.len()) => return Err(Stop::Meter(*meter)),
         // The rest changes nothing, or emits.
         _ => {}
@@ -192,12 +206,33 @@ fn changes_bytes(action: &Action) -> bool {
     }
 }
 
+/// Sends a copy of the frame in a VXLAN packet. The frame goes on as it is.
+fn send_in_tunnel<E: Environment + ?Sized>(
+    port: &VxlanPort,
+    frame: &mut Frame<'_>,
+    environment: &mut E,
+    out: &mut Emissions,
+) -> Result<(), Stop> {
+    let before = environment.is_waiting();
+    frame.in_front(
+        |frame| {
+            frame.encap_vxlan(&port.outer, environment)?;
+            let waits = environment.is_waiting();
+            if !before {
+                environment.stop_waiting();
+            }
+            Ok(waits)
+        },
+        |waits, bytes| out.add_copy(Target::Port(port.output), bytes, waits),
+    )
+}
+
 /// Gives the frame to whom a map has for its network.
 fn map_vni(map: &VniMap, frame: &Frame<'_>, out: &mut Emissions) -> Result<(), Stop> {
-    match map.get(frame.ingress().tunnel_id) {
+    match map.get(u64::from(frame.ingress().tunnel.unwrap_or_default().id)) {
         None => return Ok(()),
         Some(Receiver::Queue(queue)) => out.add(Target::Queue { queue, hash: None }),
-        Some(Receiver::Port(port)) if u32::from(port) == frame.ingress().port => out.count_reflected(),
+        Some(Receiver::Port(port)) if u32::from(port) == frame.ingress().in_port() => out.count_reflected(),
         Some(Receiver::Port(port)) => out.add(Target::Port(port.into())),
     }
     Err(Stop::Mapped)

@@ -128,7 +128,11 @@ pub fn explain(tables: &Tables, table: u8, key: &Key, inner: Option<&Key>, bette
     let hashes: Vec<Hashed> = verdict.actions.iter().filter_map(|action| hashed(tables, action, key, inner)).collect();
     // What `output` would send back is left out, and nobody gets it by that.
     let came_in = key.get(Field::InPort);
-    let reflects = |action: &&Action| matches!(action, Action::Output(port) if came_in == Wide::from(u64::from(*port)));
+    let reflects = |action: &&Action| match action {
+        Action::Output(port) => came_in == Wide::from(u64::from(*port)),
+        Action::VxlanPort(port) => came_in == Wide::from(u64::from(port.number)),
+        _ => false,
+    };
     let class = match verdict.normal {
         true => verdict.class,
         false => Class::of(verdict.actions.iter().filter(|action| !reflects(action))),

@@ -103,7 +103,8 @@ fn tunnels() {
     let frame = ethernet(&[8, 0], &ipv4(17, 0, &udp(4789, &vxlan)));
     check(&frame, &format!("udp,{IP},udp_src=99,udp_dst=4789,tun_id=5000"));
     let layers = Layers::parse(&frame).parse_inner(&frame).unwrap();
-    let ingress = Ingress { port: 3, queue: 4, tunnel_id: 5000, quic: None };
+    let ingress =
+        Ingress { port: 3, queue: 4, tunnel: Some(crate::Tunnel { id: 5000, ..Default::default() }), quic: None };
     let taken_out = format!("in_port=3,in_queue=4,tun_id=5000,tcp,{IP},tcp_src=80,tcp_dst=443,tcp_flags=0x112");
     assert_eq!(Key::extract(&frame, &layers, &ingress), key(&inner, &ingress));
     check_with(&inner, &taken_out, &ingress);

@@ -212,7 +212,8 @@ fields! {
     TpDst ["tp_dst", "sctp_dst"] "Destination port of TCP, UDP or SCTP", 7 >> 0 : 16, Decimal, Any, Ports, true;
     QuicCid ["quic_cid"] "Destination connection id of QUIC (RFC 8999 section 5)", 10 >> 0 : 192, Cid, Any, Udp, false;
     QuicCidLen ["quic_cid_len"] "Length of the destination connection id; 0 while it is not known", 12 >> 0 : 8, Decimal, Exact, Udp, false;
-    TunId ["tun_id", "tunnel_id"] "VNI of the VXLAN or GENEVE header that was taken off or comes next; GRE key", 9 >> 0 : 64, Hex, Any, None, true;
+    TunId ["tun_id", "tunnel_id"] "VNI of the VXLAN header that was taken off, or else of the VXLAN or GENEVE header that comes next; GRE key", 9 >> 0 : 32, Hex, Any, None, true;
+    TunSrc ["tun_src"] "IPv4 address from which the VXLAN header came that was taken off", 9 >> 32 : 32, Ipv4, Any, None, false;
     Metadata ["metadata"] "64 bits from table to table", 15 >> 0 : 64, Hex, Any, None, true;
     Reg0 ["reg0"] "Register 0, from table to table", 13 >> 32 : 32, Hex, Any, None, true;
     Reg1 ["reg1"] "Register 1, from table to table", 13 >> 0 : 32, Hex, Any, None, true;

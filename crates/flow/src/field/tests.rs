@@ -72,7 +72,8 @@ fn values_as_text() {
         ("ip_frag", "later", 3, 3, "later"),
         ("ip_frag", "not_later", 0, 2, "not_later"),
         ("tp_src", "0x50/0xfff0", 0x50, 0xfff0, "0x50/0xfff0"),
-        ("tun_id", "5000", 5000, u64::MAX, "0x1388"),
+        ("tun_id", "5000", 5000, 0xffff_ffff, "0x1388"),
+        ("tun_src", "192.0.2.0/24", 0xc000_0200, 0xffff_ff00, "192.0.2.0/24"),
     ] {
         let field = Field::named(name).unwrap();
         let read = text::parse(field, given).unwrap();

@@ -3,7 +3,7 @@
 use super::error::closest;
 use super::scan::Part;
 use super::{ParseError, print};
-use crate::action::{Action, MAX_VNI, Reason, Vxlan};
+use crate::action::{Action, MAX_VNI, Reason, Vxlan, VxlanPort};
 use crate::field::{Field, LOCAL, Masks, text};
 use crate::vni_map::{Receiver, Run, VniMap};
 use std::net::{IpAddr, Ipv4Addr};
@@ -40,6 +40,7 @@ pub(super) const FORMS: &[&str] = &[
     "dec_ttl",
     "encap_vxlan(vni=N,src=IP,dst=IP)",
     "decap_vxlan",
+    "vxlan_port(number=N,output=PORT,src=IP,dst=IP)",
     "vni_map(VNI=queue:N,VNI-VNI=port:N,...)",
     "mirror:PORT",
     "sample(probability=N,port=PORT)",
@@ -74,7 +75,8 @@ fn one(part: Part<'_>) -> Result<Action, ParseError> {
         "pop_vlan" | "strip_vlan" => alone(Action::PopVlan),
         "pop_pppoe" => alone(Action::PopPppoe),
         "dec_ttl" => alone(Action::DecTtl),
-        "decap_vxlan" => alone(Action::DecapVxlan),
+        "decap_vxlan" if rest.text.is_empty() => Ok(Action::DecapVxlan { port: None }),
+        "decap_vxlan" => decap_vxlan(part),
         "queue" => Ok(Action::Queue(value("queue:N")?.number("queue", 0xffff)?)),
         "rss" => Ok(Action::Rss(value("rss:GROUP")?.number("rss", 0xffff_ffff)?)),
         "quic" => Ok(Action::Quic(value("quic:GROUP")?.number("quic", 0xffff_ffff)?)),
@@ -92,6 +94,7 @@ fn one(part: Part<'_>) -> Result<Action, ParseError> {
         "punt" | "controller" => punt(part),
         "sample" => sample(part),
         "encap_vxlan" => encap_vxlan(part),
+        "vxlan_port" => vxlan_port(part),
         "vni_map" => vni_map(part),
         _ => Err(name.error(unknown(name.text))),
     }
@@ -170,20 +173,50 @@ fn sample(part: Part<'_>) -> Result<Action, ParseError> {
     }
 }
 
+fn decap_vxlan(part: Part<'_>) -> Result<Action, ParseError> {
+    let form = "decap_vxlan, or decap_vxlan(port=N)";
+    match arguments(part, form)?[..] {
+        [(key, value)] if key.text == "port" => {
+            Ok(Action::DecapVxlan { port: Some(value.number("port", 0xffff_ffff)?) })
+        }
+        _ => Err(part.error(format!("write {form}"))),
+    }
+}
+
 fn encap_vxlan(part: Part<'_>) -> Result<Action, ParseError> {
     let form =
-        "encap_vxlan(vni=N,src=IP,dst=IP[,dl_src=MAC][,dl_dst=MAC][,udp_src=N][,udp_dst=N][,tos=N][,ttl=N][,csum])";
-    let mut outer = Vxlan::new(0, IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let mut given = [false; 3];
+        "encap_vxlan([vni=N,]src=IP,dst=IP[,dl_src=MAC][,dl_dst=MAC][,udp_src=N][,udp_dst=N][,tos=N][,ttl=N][,csum])";
+    Ok(Action::EncapVxlan(Box::new(outer_headers(part, &arguments(part, form)?, form)?)))
+}
+
+fn vxlan_port(part: Part<'_>) -> Result<Action, ParseError> {
+    let form = "vxlan_port(number=N,output=PORT,[vni=N,]src=IP,dst=IP), and more as with encap_vxlan";
+    let (mut number, mut output, mut others) = (None, None, Vec::new());
     for (key, value) in arguments(part, form)? {
+        match key.text {
+            "number" => number = Some(value.number("number", 0xffff_ffff)?),
+            "output" => output = Some(value.number("output", 0xffff_ffff)?),
+            _ => others.push((key, value)),
+        }
+    }
+    let (Some(number), Some(output)) = (number, output) else { return Err(part.error(format!("write {form}"))) };
+    let outer = outer_headers(part, &others, form)?;
+    Ok(Action::VxlanPort(Box::new(VxlanPort { number, output, outer })))
+}
+
+fn outer_headers(part: Part<'_>, said: &[(Part<'_>, Part<'_>)], form: &str) -> Result<Vxlan, ParseError> {
+    let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let mut outer = Vxlan { vni: None, ..Vxlan::new(0, nobody, nobody) };
+    let mut given = [false; 2];
+    for (key, value) in said {
         let address =
             || value.text.parse::<IpAddr>().map_err(|_| value.error(format!("{} takes an IP address", key.text)));
         let mac =
             |field| text::parse(field, value.text).map(|mac| Some(mac.0.0[0])).map_err(|wrong| value.error(wrong));
         match key.text {
-            "vni" => (given[0], outer.vni) = (true, value.number("vni", MAX_VNI.into())?),
-            "src" => (given[1], outer.src) = (true, address()?),
-            "dst" => (given[2], outer.dst) = (true, address()?),
+            "vni" => outer.vni = Some(value.number("vni", MAX_VNI.into())?),
+            "src" => (given[0], outer.src) = (true, address()?),
+            "dst" => (given[1], outer.dst) = (true, address()?),
             "dl_src" => outer.dl_src = mac(Field::DlSrc)?,
             "dl_dst" => outer.dl_dst = mac(Field::DlDst)?,
             "udp_src" => outer.udp_src = Some(value.number("udp_src", 0xffff)?),
@@ -194,10 +227,10 @@ fn encap_vxlan(part: Part<'_>) -> Result<Action, ParseError> {
             _ => return Err(key.error(format!("write {form}"))),
         }
     }
-    if given != [true; 3] {
+    if given != [true; 2] {
         return Err(part.error(format!("write {form}")));
     }
-    Ok(Action::EncapVxlan(Box::new(outer)))
+    Ok(outer)
 }
 
 fn vni_map(part: Part<'_>) -> Result<Action, ParseError> {

@@ -23,8 +23,12 @@ pub(crate) fn action(action: &Action) -> String {
         Action::PushPppoe(session) => format!("push_pppoe:{session}"),
         Action::PopPppoe => "pop_pppoe".to_owned(),
         Action::DecTtl => "dec_ttl".to_owned(),
-        Action::EncapVxlan(outer) => encap_vxlan(outer),
-        Action::DecapVxlan => "decap_vxlan".to_owned(),
+        Action::EncapVxlan(outer) => format!("encap_vxlan({})", headers(outer)),
+        Action::VxlanPort(port) => {
+            format!("vxlan_port(number={},output={},{})", port.number, port.output, headers(&port.outer))
+        }
+        Action::DecapVxlan { port: Some(port) } => format!("decap_vxlan(port={port})"),
+        Action::DecapVxlan { port: None } => "decap_vxlan".to_owned(),
         Action::VniMap(map) => map.to_string(),
         Action::Mirror(port) => format!("mirror:{port}"),
         Action::Sample { probability, port } => format!("sample(probability={probability},port={port})"),
@@ -38,8 +42,10 @@ pub(crate) fn action(action: &Action) -> String {
     }
 }
 
-fn encap_vxlan(outer: &Vxlan) -> String {
-    let mut text = format!("encap_vxlan(vni={},src={},dst={}", outer.vni, outer.src, outer.dst);
+/// What is said of the outer headers of a tunnel.
+fn headers(outer: &Vxlan) -> String {
+    let vni = outer.vni.map_or_else(String::new, |vni| format!("vni={vni},"));
+    let mut text = format!("{vni}src={},dst={}", outer.src, outer.dst);
     let mac = |field: Field, mac: u64| text::print(field, mac.into(), field.full());
     let optional = [
         ("dl_src", outer.dl_src.map(|address| mac(Field::DlSrc, address))),
@@ -54,7 +60,7 @@ fn encap_vxlan(outer: &Vxlan) -> String {
             let _ = write!(text, ",{key}={value}");
         }
     }
-    text + if outer.checksum { ",csum)" } else { ")" }
+    text + if outer.checksum { ",csum" } else { "" }
 }
 
 /// The parts of a match: a word for EtherType and protocol, and the other fields with their values.

@@ -53,7 +53,8 @@ impl Own {
     /// The addresses for which actions need neighbours. The port is that of the first `output` behind the tunnel.
     pub fn of(actions: &[Action]) -> impl Iterator<Item = Self> {
         actions.iter().enumerate().filter_map(|(at, action)| match action {
-            Action::EncapVxlan(outer) => Self::of_tunnel(outer, &actions[at..]),
+            Action::EncapVxlan(outer) => Self::of_tunnel(outer, port_of(&actions[at..])),
+            Action::VxlanPort(port) => Self::of_tunnel(&port.outer, Some(port.output)),
             _ => None,
         })
     }
@@ -62,14 +63,18 @@ impl Own {
         self.address == address && self.port.map_or_else(is_known, |at| at == u32::from(port))
     }
 
-    fn of_tunnel(outer: &Vxlan, behind: &[Action]) -> Option<Self> {
-        let port = behind.iter().find_map(|action| match action {
-            Action::Output(port) => Some(*port),
-            _ => None,
-        });
+    fn of_tunnel(outer: &Vxlan, port: Option<u32>) -> Option<Self> {
         let needed = outer.dl_dst.is_none() || outer.dl_src.is_none();
         needed.then_some(Self { address: outer.src, mac: outer.dl_src, port })
     }
+}
+
+/// The port of the first `output` of these actions.
+fn port_of(actions: &[Action]) -> Option<u32> {
+    actions.iter().find_map(|action| match action {
+        Action::Output(port) => Some(*port),
+        _ => None,
+    })
 }
 
 /// What workers know of a neighbour.

@@ -1,7 +1,7 @@
 //! What a rule has to be before it may be in a table.
 
 use super::{MAX_ACTIONS, RuleSpec, TABLES};
-use crate::action::{Action, MAX_NOTE, MAX_VNI};
+use crate::action::{Action, MAX_NOTE, MAX_VNI, Vxlan};
 use crate::field::{Field, Wide, needs::Needs};
 use crate::matching::MatchError;
 
@@ -121,13 +121,24 @@ fn needed(action: &Action) -> Needs {
         Action::DecTtl => Needs::Ip,
         Action::PopPppoe => Needs::Pppoe,
         Action::PushPppoe(_) => Needs::Ip,
-        Action::DecapVxlan | Action::Quic(_) => Needs::Udp,
+        Action::DecapVxlan { .. } | Action::Quic(_) => Needs::Udp,
         _ => Needs::None,
     }
 }
 
+fn range(good: bool, what: &'static str, range: &'static str) -> Result<(), RuleError> {
+    if good { Ok(()) } else { Err(RuleError::Range { what, range }) }
+}
+
+fn check_outer(outer: &Vxlan) -> Result<(), RuleError> {
+    range(outer.vni.is_none_or(|vni| vni <= MAX_VNI), "the VNI", "0 to 16777215")?;
+    range(outer.src.is_ipv4() == outer.dst.is_ipv4(), "encap_vxlan", "both addresses of one IP version")?;
+    let macs = [outer.dl_src, outer.dl_dst];
+    range(macs.iter().flatten().all(|mac| mac >> 48 == 0), "a MAC address of encap_vxlan", "48 bits")?;
+    range(outer.ttl > 0, "the TTL of encap_vxlan", "1 to 255")
+}
+
 fn check_numbers(action: &Action) -> Result<(), RuleError> {
-    let range = |good: bool, what, range| if good { Ok(()) } else { Err(RuleError::Range { what, range }) };
     match action {
         Action::SetField { field, .. } if !field.row().settable => Err(RuleError::NotSettable(*field)),
         Action::SetField { field, value, mask } => {
@@ -135,13 +146,8 @@ fn check_numbers(action: &Action) -> Result<(), RuleError> {
             if fits { Ok(()) } else { Err(RuleError::SetValue(*field)) }
         }
         Action::PushVlan(tpid) => range([0x8100, 0x88a8].contains(tpid), "the TPID of push_vlan", "0x8100 or 0x88a8"),
-        Action::EncapVxlan(outer) => {
-            range(outer.vni <= MAX_VNI, "the VNI", "0 to 16777215")?;
-            range(outer.src.is_ipv4() == outer.dst.is_ipv4(), "encap_vxlan", "both addresses of one IP version")?;
-            let macs = [outer.dl_src, outer.dl_dst];
-            range(macs.iter().flatten().all(|mac| mac >> 48 == 0), "a MAC address of encap_vxlan", "48 bits")?;
-            range(outer.ttl > 0, "the TTL of encap_vxlan", "1 to 255")
-        }
+        Action::EncapVxlan(outer) => check_outer(outer),
+        Action::VxlanPort(port) => check_outer(&port.outer),
         Action::Sample { probability, .. } => range(*probability > 0, "the probability of sample", "1 to 65535"),
         Action::Note(bytes) => range((1..=MAX_NOTE).contains(&bytes.len()), "the length of a note", "1 to 256 bytes"),
         _ => Ok(()),

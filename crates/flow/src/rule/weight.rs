@@ -10,7 +10,7 @@ const PARTS: usize = 8;
 /// What an action counts, in parts: what has memory of its own counts more.
 fn parts(action: &Action) -> usize {
     match action {
-        Action::EncapVxlan(_) => 4,
+        Action::EncapVxlan(_) | Action::VxlanPort(_) => 4,
         Action::Note(note) => 1 + note.len() / 32,
         Action::VniMap(map) => 1 + map.runs().len() / 2,
         _ => 1,
@@ -18,7 +18,7 @@ fn parts(action: &Action) -> usize {
 }
 
 /// What a rule with these actions counts in a quota: 1, and 1 more for each eight actions. A note counts as an action more for each
-/// 32 bytes, `encap_vxlan` as four, `vni_map` as one more for each two of its runs.
+/// 32 bytes, `encap_vxlan` and `vxlan_port` as four, `vni_map` as one more for each two of its runs.
 pub fn units(actions: &[Action]) -> usize {
     1 + actions.iter().map(parts).sum::<usize>() / PARTS
 }
@@ -28,6 +28,7 @@ impl Rule {
     pub fn bytes(&self) -> usize {
         let own = |action: &Action| match action {
             Action::EncapVxlan(outer) => size_of_val(&**outer),
+            Action::VxlanPort(port) => size_of_val(&**port),
             Action::Note(note) => note.len(),
             Action::VniMap(map) => size_of_val(&**map) + map.runs().len() * (size_of::<u32>() + size_of::<Run>()),
             _ => 0,

@@ -11,7 +11,6 @@ use rustix::net::{
     recv, send, socket_with, sockopt,
 };
 
-use super::capabilities;
 use super::protocol::{Answer, Asked, LONGEST, Request, VERSION};
 
 /// The usual name.
@@ -252,14 +251,10 @@ pub enum Holder {
 }
 
 impl Holder {
-    /// Whether it may be a router: root's, one of this user, or of whom may load programs.
+    /// Whether it may be a router: root's, or one of this user.
     pub fn may_be_router(&self) -> bool {
         match self {
-            Self::Process(pid, uid) => {
-                *uid == 0
-                    || *uid == rustix::process::geteuid().as_raw()
-                    || capabilities::of(*pid).is_none_or(capabilities::may_load)
-            }
+            Self::Process(_, uid) => *uid == 0 || *uid == rustix::process::geteuid().as_raw(),
             Self::Silent => false,
             Self::Unknown(_) => true,
         }

@@ -57,6 +57,12 @@ impl Classifying {
         if self.neighbours.is_some() && frames.iter().any(|&frame| self.stage.frames[usize::from(frame)].waits) {
             return frames.iter().for_each(|&frame| self.execute(shard, source, frame.into(), id));
         }
+        // Out of the port of a card to which they came in a tunnel that is a port of its own: they are not sent back there.
+        if matches!(verdict.actions.last(), Some(Action::Output(port)) if *port == source.ingress.port)
+            && frames.iter().any(|&frame| self.stage.frames[usize::from(frame)].tunnel.is_some())
+        {
+            return frames.iter().for_each(|&frame| self.execute(shard, source, frame.into(), id));
+        }
         let frames = frames.iter().map(|&frame| usize::from(frame));
         match &verdict.actions[..] {
             [] if verdict.again.is_none() && verdict.normal => frames.for_each(|frame| self.pass(source, frame)),
@@ -143,13 +149,13 @@ impl Classifying {
                 return Some(Changed { at, done: None, waits: false });
             }
             self.work += verdict.actions.len() as u32;
-            let ingress = Ingress { tunnel_id: staged.tunnel_id, ..source.ingress };
+            let ingress = Ingress { tunnel: staged.tunnel, ..source.ingress };
             let headroom = staged.at - staged.base;
             let mut frame = Frame::known(stage.room(&staged), headroom, staged.len(), ingress, &layers[at], &keys[at]);
             let mut environment = OnWorker { tables, random, now_ns: self.now_ns, neighbours, waits: staged.waits };
             let done = change(changes, &mut frame, &mut environment);
             let waits = environment.waits;
-            let (place, tunnel_id) = (frame.place(), frame.ingress().tunnel_id);
+            let (place, tunnel) = (frame.place(), frame.ingress().tunnel);
             if let (Ok(()), Next::Table(again)) = (done, next) {
                 let mut key = frame.key();
                 again.resume(&mut key);
@@ -157,7 +163,7 @@ impl Classifying {
                 pending.push(Pending { frame: at, table: again.table, key });
             }
             let staged = &mut stage.frames[at];
-            staged.settle(place, tunnel_id, actions);
+            staged.settle(place, tunnel, actions);
             staged.waits |= waits;
             match (done, next, target) {
                 (Ok(()), Next::Table(_), _) => {}
@@ -209,7 +215,7 @@ impl Classifying {
     /// The same for all verdicts.
     fn execute(&mut self, shard: &mut Shard, source: &Source, at: usize, id: VerdictId) {
         let staged = self.stage.frames[at];
-        let ingress = Ingress { tunnel_id: staged.tunnel_id, ..source.ingress };
+        let ingress = Ingress { tunnel: staged.tunnel, ..source.ingress };
         let verdict = self.classifier.verdict(id);
         let Some(tables) = self.classifier.tables() else { return };
         let actions = staged.actions + verdict.actions.len();
@@ -232,14 +238,14 @@ impl Classifying {
         self.work += millrace_flow::quic::take_cost();
         let waits = environment.waits;
         let place = frame.place();
-        let tunnel_id = frame.ingress().tunnel_id;
+        let tunnel = frame.ingress().tunnel;
         if let (Ok(()), Some(again)) = (done, again) {
             let mut key = frame.key();
             again.resume(&mut key);
             self.layers[at] = frame.layers();
             self.pending.push(Pending { frame: at, table: again.table, key });
         }
-        self.stage.frames[at].settle(place, tunnel_id, actions);
+        self.stage.frames[at].settle(place, tunnel, actions);
         self.stage.frames[at].waits = waits;
         let now = self.stage.frames[at];
         if let Err(stop) = done {
@@ -254,8 +260,7 @@ impl Classifying {
             self.classifier.lose(id, 1);
         }
         self.counted.add(What::Reflected, reflected);
-        let behind = if staged.waits { 0 } else { self.emissions.waiting_from() };
-        if !self.emit(shard, source, &now, behind) {
+        if !self.emit(shard, source, &now, staged.waits) {
             self.classifier.lose(id, 1);
         }
         // Room for copies is needed for the next frame.
@@ -285,8 +290,8 @@ impl Classifying {
     /// Notes who gets the frame; whether all are there who should. Copies of how it was before are kept where they are until they have
     /// been delivered.
     ///
-    /// From the one of number `behind` on they are in a tunnel, where [`Staged::waits`].
-    fn emit(&mut self, shard: &Shard, source: &Source, frame: &Staged, behind: usize) -> bool {
+    /// Where `all_wait`, addresses of all of them have to be filled in, and otherwise of those that say so.
+    fn emit(&mut self, shard: &Shard, source: &Source, frame: &Staged, all_wait: bool) -> bool {
         let (at, len) = (frame.at as u32, frame.len() as u32);
         let mut all = true;
         for index in 0..self.emissions.list().len() {
@@ -306,7 +311,7 @@ impl Classifying {
                 all = false;
                 continue;
             };
-            if frame.waits && index >= behind {
+            if all_wait || emission.waits {
                 let lies = match &emission.bytes {
                     Bytes::Frame => (Place::Stage, frame.at..frame.end),
                     Bytes::Original(range) | Bytes::Copy(range) => (Place::Copies, range.clone()),

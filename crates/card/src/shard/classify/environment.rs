@@ -81,4 +81,8 @@ impl Environment for OnWorker<'_> {
     fn is_waiting(&self) -> bool {
         self.waits
     }
+
+    fn stop_waiting(&mut self) {
+        self.waits = false;
+    }
 }

@@ -4,6 +4,7 @@ use super::BURST;
 use crate::shard::sink::Target;
 use crate::tsu::Stamper;
 use millrace_dma::Span;
+use millrace_flow::Tunnel;
 use millrace_flow::execute::HEADROOM;
 use millrace_packet::offload::Offload;
 use millrace_port::{Accept, MAX_FRAME_LEN};
@@ -21,8 +22,8 @@ pub(super) struct Staged {
     /// Where it begins itself, and where it ends.
     pub at: usize,
     pub end: usize,
-    /// The tunnel that it was taken out of.
-    pub tunnel_id: u64,
+    /// The tunnel that it was taken out of, or is to go into.
+    pub tunnel: Option<Tunnel>,
     /// Whether somebody has to fill in its addresses: its next hop is not known.
     pub waits: bool,
     /// How many actions have been done to it.
@@ -35,9 +36,9 @@ impl Staged {
     }
 
     /// Notes what actions have made of it: where it lies now in its room, whose end stays as it is, because the next frame begins there.
-    pub fn settle(&mut self, place: Range<usize>, tunnel_id: u64, actions: usize) {
+    pub fn settle(&mut self, place: Range<usize>, tunnel: Option<Tunnel>, actions: usize) {
         (self.at, self.end) = (self.base + place.start, self.base + place.end);
-        (self.tunnel_id, self.actions) = (tunnel_id, actions);
+        (self.tunnel, self.actions) = (tunnel, actions);
     }
 }
 
@@ -64,7 +65,7 @@ impl Stage {
         let (at, end) = (base + HEADROOM, base + HEADROOM + frame.len());
         let Some(room) = self.bytes.get_mut(at..end).filter(|_| self.frames.len() < BURST) else { return Accept::Full };
         frame.read_into(room);
-        self.frames.push(Staged { base, at, end, tunnel_id: 0, waits: false, actions: 0 });
+        self.frames.push(Staged { base, at, end, tunnel: None, waits: false, actions: 0 });
         Accept::Taken
     }
 

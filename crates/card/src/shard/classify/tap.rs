@@ -3,10 +3,11 @@
 //! A record, all numbers little-endian:
 //!
 //! ```text
-//! 0   u32 its length          24  u32 port             40  u64 number of each rule
-//! 4   u32 length of the frame 28  u32 port queue       ..  u8 kind, u32 number of each who gets the frame
-//! 8   u64 time                32  u32 rules            ..  bytes of the frame
-//! 16  u64 version             36  u32 who get it
+//! 0   u32 its length          24  u32 port             40  u32 1 if a tunnel is known, 2 if it is a port, too
+//! 4   u32 length of the frame 28  u32 port queue       44  u32 its identifier, u32 its other end, u32 its port
+//! 8   u64 time                32  u32 rules            56  u64 number of each rule
+//! 16  u64 version             36  u32 who get it       ..  u8 kind, u32 number of each who gets the frame
+//!                                                      ..  bytes of the frame
 //! ```
 
 use super::run::{Normal, Source};
@@ -15,11 +16,11 @@ use super::{BURST, Classifying};
 use crate::flows::{HEAD, MOST_RULES, MOST_SENT, TapCounts, TapSent, TapSpec, TapWants, unix_ns};
 use crate::shard::slots::Target;
 use crate::shard::state::Shard;
-use millrace_flow::Ingress;
 use millrace_flow::action::Action;
 use millrace_flow::execute;
 use millrace_flow::meter::Meter;
 use millrace_flow::table::{Verdict, VerdictId};
+use millrace_flow::{Ingress, Tunnel};
 use rtrb::Producer;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -223,7 +224,8 @@ impl Taps {
                 _ => (now, now.len()),
             };
             let bytes = &bytes[..bytes.len().min(tapper.spec.snap)];
-            if !put(&mut tapper.producer, note, &source.ingress, version, bytes, len) {
+            let ingress = Ingress { tunnel: stage.frames[frame].tunnel, ..source.ingress };
+            if !put(&mut tapper.producer, note, &ingress, version, bytes, len) {
                 tapper.counts.lost.fetch_add(1, Relaxed);
             }
         }
@@ -245,6 +247,9 @@ fn put(ring: &mut Producer<u8>, note: &Note, ingress: &Ingress, version: u64, by
     room.put(&u32::from(ingress.queue).to_le_bytes());
     room.put(&(rules.len() as u32).to_le_bytes());
     room.put(&(sent.len() as u32).to_le_bytes());
+    let known = ingress.tunnel.map_or(0, |tunnel| 1 + u32::from(tunnel.port.is_some()));
+    let Tunnel { id, src, port } = ingress.tunnel.unwrap_or_default();
+    [known, id, src, port.unwrap_or(0)].iter().for_each(|word| room.put(&word.to_le_bytes()));
     rules.iter().for_each(|rule| room.put(&rule.to_le_bytes()));
     for one in sent {
         let (kind, number) = one.words();

@@ -85,7 +85,7 @@ impl Shard {
                 Normal::To(other.map_or(Target::Unplugged(patch.to as u32), |other| Target::PortQueue(other as u32)))
             }
         };
-        let ingress = Ingress { port: port_queue.port as u32, queue: number as u16, tunnel_id: 0, quic: None };
+        let ingress = Ingress { port: port_queue.port as u32, queue: number as u16, tunnel: None, quic: None };
         Source {
             is_program: false,
             port: port_queue.port,
@@ -177,7 +177,7 @@ impl Shard {
         let rx = loop_back::target(port, slot, &self.rx, &self.rx_places);
         let rx = rx.map_or(Normal::Nowhere, |rx| Normal::To(Target::Rx(rx as u32)));
         let queue = (slot.queue.id.index % (u32::from(u16::MAX) + 1)) as u16;
-        let ingress = Ingress { port: slot.port as u32, queue, tunnel_id: 0, quic: None };
+        let ingress = Ingress { port: slot.port as u32, queue, tunnel: None, quic: None };
         Source {
             is_program: true,
             port: slot.port,
@@ -198,7 +198,7 @@ impl Shard {
         let rx = port.rx.clone().next().and_then(|first| self.rx_target(first));
         let host = rx.map_or(Normal::Nowhere, Normal::To);
         let queue = (slot.queue.id.index % (u32::from(u16::MAX) + 1)) as u16;
-        let ingress = Ingress { port: LOCAL, queue, tunnel_id: 0, quic: None };
+        let ingress = Ingress { port: LOCAL, queue, tunnel: None, quic: None };
         let normal = Normal::To(out.unwrap_or(Target::Unplugged(slot.port as u32)));
         Source {
             is_program: true,

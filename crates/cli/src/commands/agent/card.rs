@@ -1,16 +1,18 @@
 //! The flow table of a card, as the switch asks for it.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
-use millrace::flow::{FlowChange, FlowEvent, FlowFrame, FlowKind, FlowReason, FlowTap, FlowTapWants};
+use millrace::flow::{FlowChange, FlowEvent, FlowFrame, FlowKind, FlowReason, FlowTap, FlowTapWants, FlowTunnel};
 use millrace::{Device, Direction, ErrorCode, FlowListener, FlowWatch};
 use millrace_agent::switch::datapath::{
     Change, Counts, Datapath, FlowKey, Gone, PortInfo, QueueInfo, Rejected, Snapshot, Why,
 };
+use millrace_agent::switch::tunnels::{FirstTable, Whose};
 use millrace_agent::switch::{Heard, PUNTS};
 use millrace_driver::ClientError;
 use millrace_flow::language::{Item, parse_rule};
-use millrace_flow::{Action, RuleSpec};
+use millrace_flow::{Action, RuleSpec, Tunnel};
 use millrace_tool::output::note;
 
 use super::packets::Sender;
@@ -27,6 +29,10 @@ pub struct Card<'a> {
     /// Some of it was not told.
     has_lost: bool,
     sender: Sender,
+    /// What stands in front of the tables of controllers, if there are tunnels.
+    first: Option<FirstTable>,
+    /// Numbers of its rules, which no entry has.
+    own: HashSet<u64>,
     ports: u32,
     listener: Option<FlowListener>,
     /// It was said that nobody can listen.
@@ -37,7 +43,7 @@ pub struct Card<'a> {
 
 impl<'a> Card<'a> {
     /// Watches what becomes of rules from now on.
-    pub fn new(device: &'a Device) -> Result<Self, millrace::Error> {
+    pub fn new(device: &'a Device, first: Option<FirstTable>) -> Result<Self, millrace::Error> {
         // What is added and modified is known: it is done here.
         let watch = device.flows().watch_removed()?;
         let (sender, listener) = (Sender::default(), None);
@@ -47,6 +53,8 @@ impl<'a> Card<'a> {
             has_more: false,
             has_lost: false,
             sender,
+            first,
+            own: HashSet::new(),
             ports: 0,
             listener,
             is_deaf: false,
@@ -75,7 +83,8 @@ impl<'a> Card<'a> {
             Ok(events) => {
                 self.has_more = events.more;
                 self.has_lost |= events.lost > 0;
-                events.events.iter().filter_map(gone).collect()
+                let gone: Vec<_> = events.events.iter().filter_map(gone).collect();
+                gone.into_iter().filter_map(|gone| self.of_entry(gone)).collect()
             }
             Err(error) => {
                 self.rejected(error);
@@ -106,7 +115,15 @@ impl<'a> Card<'a> {
     pub fn heard(&mut self) -> Vec<Heard> {
         let Some(listener) = &mut self.listener else { return Vec::new() };
         match listener.next(Duration::ZERO) {
-            Ok(heard) => heard.frames.into_iter().filter_map(packet).collect(),
+            Ok(heard) => {
+                let own = &self.own;
+                let heard = heard.frames.into_iter().filter_map(packet);
+                let theirs = |heard: Heard| {
+                    let rules = heard.rules.into_iter().filter(|rule| !own.contains(rule)).collect();
+                    Heard { rules, ..heard }
+                };
+                heard.map(theirs).collect()
+            }
             Err(_) => {
                 self.listener = None;
                 Vec::new()
@@ -117,8 +134,40 @@ impl<'a> Card<'a> {
     /// Makes these all rules that the card keeps for this user. What meets no entry is dropped, as section 5.4 has it.
     pub fn take_over(&mut self, changes: &[Change]) -> Result<(), Rejected> {
         let transaction = self.device.flows().transaction().keep().brief().replace().add("miss=drop");
-        let done = transaction.changes(changes.iter().map(in_words)).commit();
-        done.map(|_| ()).map_err(|error| self.rejected(error))
+        let own = self.first.iter().flat_map(FirstTable::rules).map(|rule| FlowChange::Add(rule.to_string()));
+        let own = own.collect::<Vec<_>>();
+        let done = transaction.changes(own).changes(changes.iter().map(|change| self.in_words(change))).commit();
+        done.map_err(|error| self.rejected(error))?;
+        if self.first.is_some() {
+            self.snapshot()?;
+        }
+        Ok(())
+    }
+
+    fn in_words(&self, change: &Change) -> FlowChange {
+        match &self.first {
+            Some(first) => in_words(&first.behind(change)),
+            None => in_words(change),
+        }
+    }
+
+    fn whose(&self, key: FlowKey) -> Whose {
+        self.first.as_ref().map_or(Whose::Entry(key), |first| first.whose(&key))
+    }
+
+    /// A rule of an entry that has gone. A rule of the first table comes back: without it nothing comes out of a tunnel, or into the other tables.
+    fn of_entry(&mut self, gone: Gone) -> Option<Gone> {
+        if let Whose::Entry(key) = self.whose(gone.key) {
+            return Some(Gone { key, ..gone });
+        }
+        let rule = self.first.iter().flat_map(FirstTable::rules).find(|rule| FlowKey::of(rule) == gone.key)?;
+        let back = self.device.flows().transaction().keep().brief().add(&rule.to_string()).commit();
+        if let Err(error) = back {
+            note(format!("a rule of the agent's own was deleted, and cannot be set up again: {error}"));
+        }
+        // Its number is another one now.
+        let _ = self.snapshot();
+        None
     }
 
     fn rejected(&mut self, error: millrace::Error) -> Rejected {
@@ -139,7 +188,8 @@ impl<'a> Card<'a> {
 
 impl Datapath for Card<'_> {
     fn commit(&mut self, changes: &[Change]) -> Result<u64, Rejected> {
-        let transaction = self.device.flows().transaction().keep().brief().changes(changes.iter().map(in_words));
+        let words = changes.iter().map(|change| self.in_words(change));
+        let transaction = self.device.flows().transaction().keep().brief().changes(words);
         transaction.commit().map(|done| done.version).map_err(|error| self.rejected(error))
     }
 
@@ -152,7 +202,16 @@ impl Datapath for Card<'_> {
             if let Some(had) = entry.rule {
                 let Ok(rule) = parse_rule(&entry.line) else { continue };
                 let (packets, bytes, age_ns, number) = (had.packets, had.bytes, had.age_ns, had.number);
-                snapshot.rules.push((FlowKey::of(&rule), Counts { packets, bytes, age_ns, number }));
+                let counts = Counts { packets, bytes, age_ns, number };
+                match self.whose(FlowKey::of(&rule)) {
+                    Whose::Entry(key) => {
+                        snapshot.rules.push((key, counts));
+                        continue;
+                    }
+                    Whose::Tunnel(port) => snapshot.tunnels.push((port, counts)),
+                    Whose::Rest => {}
+                }
+                self.own.insert(number);
             } else if let Some(dropped) = entry.metered
                 && let Some(number) = meter_number(&entry.line)
             {
@@ -197,8 +256,9 @@ impl Datapath for Card<'_> {
 
 /// What a controller is told of a frame. One that nobody got, because of a meter, is not told.
 fn packet(frame: FlowFrame) -> Option<Heard> {
-    let FlowFrame { port, rules, len, bytes, sent, .. } = frame;
-    (!sent.is_empty()).then_some(Heard { port, rules, len, bytes })
+    let FlowFrame { port, rules, len, bytes, sent, tunnel, .. } = frame;
+    let tunnel = tunnel.map(|FlowTunnel { id, src, port }| Tunnel { id, src, port });
+    (!sent.is_empty()).then_some(Heard { port, tunnel, rules, len, bytes })
 }
 
 /// The name of a port: what is plugged in, without its kind, up to 15 bytes.

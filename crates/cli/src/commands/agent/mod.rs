@@ -1,7 +1,7 @@
 //! `millrace agent`: serves the flow table of a card to OpenFlow controllers.
 //!
 //! - here: what can be asked for; `address`: where controllers are; `tls`, `stream`: bytes to and from one; `link`: one connection; `packets`: packets from controllers; `server`: all of them, and the card; `card`: the
-//!   flow table of a card as the switch asks for it; `state`: entries that outlive the agent; `status`: how the agent is.
+//!   flow table of a card as the switch asks for it; `state`: entries that outlive the agent; `status`: how the agent is; `vxlan`: ports that are tunnels.
 
 mod address;
 mod card;
@@ -12,6 +12,7 @@ mod state;
 mod status;
 mod stream;
 mod tls;
+mod vxlan;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,6 +38,7 @@ Examples:
   millrace agent --connect tcp:192.0.2.1:6653 --connect tcp:192.0.2.2:6653
   millrace agent --listen ptcp:6653:127.0.0.1 --state /var/lib/millrace/agent.state
   millrace agent --listen pssl:6653 --tls-key key.pem --tls-cert cert.pem --tls-ca ca.pem
+  millrace agent --listen ptcp:6653 --vxlan vx0,ofport=10,uplink=2,local_ip=192.0.2.1,remote_ip=192.0.2.2
   millrace agent status
   ovs-ofctl -O OpenFlow13 dump-flows tcp:127.0.0.1:6653"
 )]
@@ -61,6 +63,15 @@ pub struct AgentArgs {
     /// Most packets a second for controllers
     #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     packet_in_rate: u32,
+    /// A port that is a VXLAN tunnel: NAME,ofport=N,uplink=PORT,local_ip=IP,remote_ip=IP; may be repeated
+    #[arg(
+        long,
+        value_name = "PORT",
+        long_help = "A port that is a VXLAN tunnel, as Open vSwitch has them: \
+            NAME,ofport=N,uplink=PORT,local_ip=IP,remote_ip=IP|flow[,key=VNI|flow][,dst_port=N][,csum=true]. Its number for controllers is N; \
+            packets leave at port PORT. May be repeated"
+    )]
+    vxlan: Vec<vxlan::Vxlan>,
     #[command(flatten)]
     tls: tls::TlsArgs,
     /// Where `millrace agent status` asks [default: beside the card's socket]

@@ -30,15 +30,19 @@ impl Sender {
         actions: &[Action],
     ) -> Result<usize, Error> {
         let mut buffer = vec![0; HEADROOM + LONGEST];
-        let ingress = Ingress { port, queue: 0, tunnel_id: 0, quic: None };
+        let ingress = Ingress { port, ..Ingress::default() };
         let mut frame = Frame::new(frame, &mut buffer, ingress);
         let mut out = Emissions::new(MOST, MOST * LONGEST / 8);
         // An action that ends the way of the frame leaves what was emitted before.
-        let _ = execute(actions, &mut frame, &mut Nothing, &mut out);
+        let _ = execute(actions, &mut frame, &mut Nothing::default(), &mut out);
         let mut sent = 0;
         for emission in out.list() {
             if let Target::Port(to) = emission.target {
-                self.send_to(device, ports, to, out.bytes(emission, &frame))?;
+                let bytes = out.bytes(emission, &frame);
+                match emission.waits {
+                    true => device.flows().send_in_tunnel(to, bytes)?,
+                    false => self.send_to(device, ports, to, bytes)?,
+                }
                 sent += 1;
             }
         }
@@ -85,8 +89,11 @@ fn open(device: &Device, ports: u32, port: u32) -> Result<TxQueue, Error> {
     Err(failed)
 }
 
-/// Packets of controllers meet no meters and groups, and go through no tunnels.
-struct Nothing;
+/// Packets of controllers meet no meters and groups; those that go into tunnels have the card fill in addresses.
+#[derive(Default)]
+struct Nothing {
+    waits: bool,
+}
 
 impl Environment for Nothing {
     fn group(&self, _: u32) -> Option<&Group> {
@@ -115,5 +122,18 @@ impl Environment for Nothing {
 
     fn own_mac(&mut self, _: IpAddr) -> Option<MacAddress> {
         None
+    }
+
+    fn waits(&mut self) -> bool {
+        self.waits = true;
+        true
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.waits
+    }
+
+    fn stop_waiting(&mut self) {
+        self.waits = false;
     }
 }

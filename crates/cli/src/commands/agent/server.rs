@@ -7,6 +7,8 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use millrace::Device;
+use millrace_agent::switch::datapath::Datapath;
+use millrace_agent::switch::tunnels::FirstTable;
 use millrace_agent::switch::{Identity, MOST_CONTROLLERS, Switch, Verdict};
 use millrace_tool::failure::{Failure, While};
 use millrace_tool::options::Shared;
@@ -23,6 +25,7 @@ use super::state::State;
 use super::status;
 use super::stream::Stream;
 use super::tls::Tls;
+use super::vxlan;
 
 /// Messages of one connection before the others have their turn.
 const TURN: usize = 256;
@@ -85,7 +88,11 @@ impl<'a> Server<'a> {
             return Err(Failure::Usage(format!("{address} takes --tls-key, --tls-cert and --tls-ca")));
         }
         let doing = || "cannot serve the card's flow table".to_owned();
-        let mut card = Card::new(device).doing(doing)?;
+        let tunnels: Vec<_> = args.vxlan.iter().map(|vxlan| vxlan.port.clone()).collect();
+        let first = FirstTable::new(&tunnels).map_err(Failure::Usage)?;
+        let mut card = Card::new(device, first).doing(doing)?;
+        let ports = card.ports().map_err(|why| Failure::Found(format!("{}: {why:?}", doing())))?.0;
+        vxlan::check(&tunnels, ports.len() as u32)?;
         let now = Instant::now();
         let listeners = args.listen.iter().map(|address| {
             let listener = TcpListener::bind(address.socket);
@@ -96,7 +103,7 @@ impl<'a> Server<'a> {
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let dial = |to: &Address| Dialled { to: *to, next: now, wait: SOON };
         let dialled = args.connect.iter().map(dial).collect();
-        let mut switch = Switch::new(identity(args, device));
+        let mut switch = Switch::new(identity(args, device)).with_tunnels(tunnels);
         let mut state = State::open(args.state.as_deref(), device)?;
         switch.look_at_ports(&mut card);
         let left = state.left();

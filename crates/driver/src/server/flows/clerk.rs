@@ -3,7 +3,7 @@
 use super::super::quotas::{Charge, Ledger};
 use super::super::replies::Refusal;
 use super::keys::Keys;
-use super::neighbours::{neighbours, set_neighbour};
+use super::neighbours::{neighbours, send_in_tunnel, set_neighbour};
 use super::paid::Paid;
 use super::staging::Staged;
 use super::{Applicant, words};
@@ -147,6 +147,7 @@ impl Clerk {
             }
             FlowRequest::Neighbours { after } => answer(neighbours(&self.card, after)),
             FlowRequest::SetNeighbour { address, at } => set_neighbour(&self.card, applicant, address, at),
+            FlowRequest::SendInTunnel { port, frame } => send_in_tunnel(&self.card, port, frame),
         }
     }
 

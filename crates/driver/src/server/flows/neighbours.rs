@@ -3,7 +3,7 @@
 use super::super::replies::Refusal;
 use super::Applicant;
 use super::clerk::{Served, invalid};
-use millrace_abi::flow::{FlowNeighbour, FlowNeighbourState, FlowReply};
+use millrace_abi::flow::{FlowNeighbour, FlowNeighbourState, FlowReply, MAX_EXPLAINED};
 use millrace_abi::message::{ErrorCode, Reply};
 use millrace_card::{Card, Neighbour, NeighbourState};
 use std::net::IpAddr;
@@ -34,6 +34,15 @@ fn told(neighbour: &Neighbour) -> FlowNeighbour {
         age_ns: neighbour.age_ns,
         waiting: neighbour.waiting as u32,
     }
+}
+
+/// Sends a frame within a tunnel.
+pub(super) fn send_in_tunnel(card: &Card, port: u32, frame: Vec<u8>) -> Served {
+    if frame.len() > MAX_EXPLAINED {
+        return Err(invalid(format!("a frame has at most {MAX_EXPLAINED} bytes")));
+    }
+    card.send_in_tunnel(port, frame).map_err(invalid)?;
+    Ok((Reply::Done, None))
 }
 
 /// Says where a neighbour is, or forgets it.

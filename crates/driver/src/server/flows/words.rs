@@ -2,7 +2,7 @@
 
 use millrace_abi::flow::{
     FlowChange, FlowChanged, FlowCommitted, FlowCounts, FlowEvent, FlowFrame, FlowHeard, FlowKind, FlowOwner,
-    FlowReason, FlowSent, FlowTap, FlowTapWants, MAX_FLOW_REPLY,
+    FlowReason, FlowSent, FlowTap, FlowTapWants, FlowTunnel, MAX_FLOW_REPLY,
 };
 use millrace_card::{Done, Event, Happened, Owner, TapFrame, TapSent, TapSpec, TapWants, Tapped, Why, flow_changes};
 use millrace_flow::language::{Item, ParseError, parse_filter, parse_modification};
@@ -114,6 +114,7 @@ pub(super) fn heard(tapped: Tapped) -> FlowHeard {
         time_ns: frame.time_ns,
         version: frame.version,
         port: frame.port,
+        tunnel: frame.tunnel.map(|tunnel| FlowTunnel { id: tunnel.id, src: tunnel.src, port: tunnel.port }),
         queue: frame.queue,
         len: frame.len,
         rules: frame.rules,

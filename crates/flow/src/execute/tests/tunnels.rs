@@ -174,10 +174,48 @@ fn the_network_goes_on_in_the_key() {
     assert_eq!(frame.key().get(Field::TunId).0[0], 77);
     // Nothing is copied: what is within lies where it lay.
     execute(&actions("decap_vxlan"), &mut frame, &mut World::new(), &mut Emissions::new(1, 0)).unwrap();
-    assert_eq!((frame.key().get(Field::TunId).0[0], frame.ingress().tunnel_id), (77, 77));
+    assert_eq!((frame.key().get(Field::TunId).0[0], frame.ingress().tunnel.unwrap().id), (77, 77));
     assert_eq!(frame.bytes(), plain());
     execute(&actions("set_field:5->tun_id"), &mut frame, &mut World::new(), &mut Emissions::new(1, 0)).unwrap();
     assert_eq!(frame.key().get(Field::TunId).0[0], 5);
+}
+
+/// Who sends a tunnel within a tunnel does not say in which one it is.
+#[test]
+fn what_was_taken_off_counts_and_not_what_is_within() {
+    let within = encapsulated(&plain(), &format!("vni=6,{V4}"));
+    let packet = encapsulated(&within, &format!("vni=5,{V4}"));
+    let mut buffer = vec![0; packet.len() + HEADROOM];
+    let mut frame = Frame::new(&packet, &mut buffer, Ingress { port: 1, ..Ingress::default() });
+    execute(&actions("decap_vxlan(port=9)"), &mut frame, &mut World::new(), &mut Emissions::new(1, 0)).unwrap();
+    let key = frame.key();
+    let number = |field: Field| key.get(field).0[0];
+    assert_eq!((number(Field::TunId), number(Field::InPort)), (5, 9));
+    assert_eq!(number(Field::TunSrc), 0xc000_0201, "192.0.2.1");
+}
+
+#[test]
+fn a_port_that_is_a_tunnel_gets_copies() {
+    let port = |number: u32| format!("vxlan_port(number={number},output=3,{V4})");
+    let text = format!("output:1,set_field:77->tun_id,{},set_field:9->dl_vlan,{},output:2", port(8), port(9));
+    let (list, done) = emitted(&plain(), &actions(&text), &mut World::new());
+    assert_eq!(done, Ok(()));
+    let tagged = edited(&plain(), &actions("set_field:9->dl_vlan")).unwrap();
+    let wanted = [
+        (Target::Port(1), plain()),
+        (Target::Port(3), encapsulated(&plain(), &format!("vni=77,{V4}"))),
+        (Target::Port(3), encapsulated(&tagged, &format!("vni=77,{V4}"))),
+        (Target::Port(2), tagged),
+    ];
+    let got: Vec<_> = list.into_iter().map(|(emission, bytes)| (emission.target, bytes)).collect();
+    assert_eq!(got, wanted);
+    // What has come in there does not go back, and may go out where it came in as a packet.
+    let packet = encapsulated(&plain(), &format!("vni=5,{V4}"));
+    let text = format!("decap_vxlan(port=8),{},{},output:7", port(8), port(9));
+    let (list, done) = emitted(&packet, &actions(&text), &mut World::new());
+    let got: Vec<_> = list.into_iter().map(|(emission, bytes)| (emission.target, bytes)).collect();
+    assert_eq!(done, Ok(()));
+    assert_eq!(got, [(Target::Port(3), encapsulated(&plain(), &format!("vni=5,{V4}"))), (Target::Port(7), plain())]);
 }
 
 proptest! {

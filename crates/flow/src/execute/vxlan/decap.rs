@@ -2,6 +2,7 @@
 
 use super::super::{Frame, Stop};
 use super::{ETHERNET, UDP, VXLAN};
+use crate::extract::Tunnel;
 use crate::field::{Field, Wide, needs::protocol};
 use millrace_packet::checksum::Sum;
 use millrace_packet::parse::{Fragment, Layers, Transport, Vxlan, ether_type};
@@ -15,13 +16,15 @@ struct Opened {
     start: usize,
     end: usize,
     vni: u32,
+    /// The outer source address, if it is one of IPv4.
+    src: u32,
     ecn: u8,
 }
 
 impl Frame<'_> {
     /// Takes the frame out of a VXLAN packet: UDP to whatever port the rule has matched, whole, with the flag that says that
     /// there is an identifier, with an Ethernet header within, and with checksums that hold.
-    pub(in super::super) fn decap_vxlan(&mut self) -> Result<(), Stop> {
+    pub(in super::super) fn decap_vxlan(&mut self, port: Option<u32>) -> Result<(), Stop> {
         let opened = match self.known_layers() {
             Some(layers) => open(self.bytes(), layers),
             None => {
@@ -31,7 +34,7 @@ impl Frame<'_> {
         };
         let opened = opened.ok_or(Stop::NotVxlan)?;
         self.narrow(opened.start, opened.end);
-        self.set_tunnel_id(opened.vni.into());
+        self.set_tunnel(Tunnel { id: opened.vni, src: opened.src, port });
         self.combine_ecn(opened.ecn)
     }
 
@@ -58,12 +61,12 @@ impl Frame<'_> {
 
 fn open(frame: &[u8], layers: &Layers) -> Option<Opened> {
     let (Transport::Udp, at) = layers.transport()? else { return None };
-    let (holds, ecn) = match layers.ether_type() {
+    let (holds, ecn, src) = match layers.ether_type() {
         ether_type::IPV4 => {
             let header = layers.ipv4(frame)?;
-            (header.checksum_holds(), header.ecn())
+            (header.checksum_holds(), header.ecn(), header.source().to_bits())
         }
-        ether_type::IPV6 => (true, layers.ipv6(frame)?.ecn()),
+        ether_type::IPV6 => (true, layers.ipv6(frame)?.ecn(), 0),
         _ => return None,
     };
     if !holds || layers.fragment() != Fragment::None {
@@ -73,7 +76,7 @@ fn open(frame: &[u8], layers: &Layers) -> Option<Opened> {
     let vxlan = Vxlan::parse(datagram.payload()).ok()?;
     let start = at + UDP + VXLAN;
     let valid = vxlan.payload().len() >= ETHERNET && datagram_holds(frame, layers, at, datagram.len());
-    valid.then_some(Opened { start, end: start + vxlan.payload().len(), vni: vxlan.vni(), ecn })
+    valid.then_some(Opened { start, end: start + vxlan.payload().len(), vni: vxlan.vni(), src, ecn })
 }
 
 /// Whether the checksum of UDP holds, which begins at `at` and has `len` bytes, if there is one. None is right for tunnels,

@@ -2,7 +2,7 @@
 
 use super::super::{Environment, Frame, Stop};
 use super::{ETHERNET, UDP, VXLAN};
-use crate::action::Vxlan;
+use crate::action::{MAX_VNI, Vxlan};
 use crate::field::{Field, needs::protocol};
 use crate::key::Key;
 use crate::neighbour::mac_of;
@@ -45,9 +45,10 @@ impl Frame<'_> {
             None => of_flow(outer, &self.key()),
         };
         let len = u16::try_from(UDP + VXLAN + self.len()).map_err(|_| Stop::Mtu)?;
+        let vni = outer.vni.unwrap_or_else(|| self.tunnel_id() & MAX_VNI);
         // Added up now, because its bytes cannot be had while those in front of them are written.
         let payload = outer.checksum.then(|| Sum::of(self.bytes()));
-        let datagram = Datagram { source: port, target: outer.udp_dst, len, vni: outer.vni, payload };
+        let datagram = Datagram { source: port, target: outer.udp_dst, len, vni, payload };
         match (outer.src, outer.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 let total = len.checked_add(IPV4 as u16).ok_or(Stop::Mtu)?;
@@ -66,7 +67,7 @@ impl Frame<'_> {
                 put(room, ETHERNET + IPV6, datagram.headers(pseudo));
             }
         }
-        self.set_tunnel_id(outer.vni.into());
+        self.set_tunnel_id(vni);
         Ok(())
     }
 }
