@@ -71,6 +71,8 @@ install: $(SHARE)/made $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace-sock
 	install -D -m 644 $(SHARE)/completions/fish $(TO)/share/fish/vendor_completions.d/millrace.fish
 	install -D -m 644 packaging/card.toml $(TO)/share/doc/millrace/examples/card.toml
 	install -D -m 644 packaging/router.toml $(TO)/share/doc/millrace/examples/router.toml
+	install -d $(TO)/share/doc/millrace/docs
+	install -m 644 docs/*.md $(TO)/share/doc/millrace/docs
 	install -d $(TO)/lib/systemd/system
 	sed 's,/usr/local/,$(HOME_OF)/,' 'systemd/millrace-card@.service' >'$(TO)/lib/systemd/system/millrace-card@.service'
 	chmod 644 '$(TO)/lib/systemd/system/millrace-card@.service'

@@ -38,7 +38,11 @@ share/zsh/site-functions/_millrace
 $pages
 END
 # What follows `agent`, `bench`, `flow`, `ivshmem`, `message`, `ports`, `pppoe`, `rdma`, `router` and `split` has pages of its own, as many as there are.
-(cd "$usr" && find . ! -type d ! -name 'millrace-agent-*' ! -name 'millrace-bench-*' ! -name 'millrace-clock-*' ! -name 'millrace-flow-*' ! -name 'millrace-ivshmem-*' ! -name 'millrace-message-*' ! -name 'millrace-ports-*' ! -name 'millrace-pppoe-*' ! -name 'millrace-rdma-*' ! -name 'millrace-router-*' ! -name 'millrace-schedule-*' ! -name 'millrace-split-*' | sed 's,^\./,,' | sort) >"$scratch/found"
+# The documents that help texts name.
+for document in "$root"/docs/*.md; do
+    cmp "$document" "$usr/share/doc/millrace/docs/$(basename "$document")" || fail "no $(basename "$document")"
+done
+(cd "$usr" && find . ! -type d ! -path './share/doc/millrace/docs/*' ! -name 'millrace-agent-*' ! -name 'millrace-bench-*' ! -name 'millrace-clock-*' ! -name 'millrace-flow-*' ! -name 'millrace-ivshmem-*' ! -name 'millrace-message-*' ! -name 'millrace-ports-*' ! -name 'millrace-pppoe-*' ! -name 'millrace-rdma-*' ! -name 'millrace-router-*' ! -name 'millrace-schedule-*' ! -name 'millrace-split-*' | sed 's,^\./,,' | sort) >"$scratch/found"
 diff -u "$scratch/expected" "$scratch/found" || fail "other files than expected"
 (cd "$usr/share/man/man1" && ls millrace-bench-latency.1 >/dev/null) || fail "no page for bench latency"
 [ -z "$(find "$scratch/root" -type f -perm /022)" ] || fail "others may write to files"

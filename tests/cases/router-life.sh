@@ -41,13 +41,18 @@ listen 5201
 background client nsenter -t "$left_end" -n iperf3 -c 10.0.2.2 -t 10 --json
 client=$started
 sleep 1
-# Programs of XDP that are kept in the file system of BPF stay when their router is killed, for one of the same place and for one of another.
-for options in "" "--mode xdp --on-death keep" "--mode xdp" "--mode tc --on-death keep"; do
+# Programs of XDP that are kept in the file system of BPF stay when their router is killed, for one of the same place and for one of another, and for one that
+# has another such file system, as `ip netns exec` makes it, and so sees nothing of them there.
+kept=/sys/fs/bpf/millrace-router-$(stat -Lc %i /proc/self/ns/net)
+for options in "" "--mode xdp --on-death keep" "hidden --mode xdp" "--mode tc --on-death keep"; do
+    launcher=()
+    [[ $options != hidden* ]] || launcher=(unshare -m sh -c 'mount -t bpf bpf /sys/fs/bpf && exec "$@"' sh)
     slay "$router"
     sleep 1.2
     at_left ping -q -c 3 -i 0.2 -W 1 10.0.2.2 >/dev/null || fail "nothing goes through Linux after the router was killed"
     # shellcheck disable=SC2086
-    start_router $options
+    start_router ${options#hidden}
+    [[ $options != hidden* ]] || [ -e "$kept/xdp-$(ip -o link show left | cut -d: -f1)" ] || fail "nothing was kept in $kept"
     is_so "all(i['off'] is None for i in s['interfaces'])" || fail "the next router ($options) is not on everywhere: $("$millrace" router status)"
     await 5 gets_fast || fail "the next router ($options) does not take over: $("$millrace" router status)"
 done
@@ -65,6 +70,19 @@ ended "$router" 5
 [ "$code" -eq 0 ] || fail "stopped, it ends with $code"
 ! attached || fail "a program is left behind"
 ! ip -details link show dev right | grep -q prog/xdp || fail "a program of a router that was killed is left behind"
+[ ! -e "$kept" ] || fail "a folder is left behind: $(ls "$kept")"
+# By another name and on other interfaces, in the place of one that was killed.
+start_router --mode xdp --on-death keep --socket first-$$
+slay "$router"
+background hidden unshare -m sh -c 'mount -t bpf bpf /sys/fs/bpf && exec "$@"' sh "$millrace" router start --interfaces left --mode xdp --json
+router=$started
+await 15 grep -q '"event":"routing"' "$scratch/hidden.out" || fail "no router after one of another name was killed"
+is_so "[i['off'] for i in s['interfaces']] == [None]" || fail "one of another name is in the way: $("$millrace" router status)"
+! ip -details link show dev right | grep -q prog/xdp || fail "what was left on an interface that nobody asks for is still there"
+"$millrace" router stop
+ended "$router" 5
+! attached || fail "a program is left behind that was kept elsewhere"
+rm -r "/sys/fs/bpf/first-$$-$(stat -Lc %i /proc/self/ns/net)"
 for command in status rules "why 10.0.2.2" off stop; do
     # shellcheck disable=SC2086
     ! "$millrace" router $command >"$scratch/nobody.out" 2>&1 || fail "$command without a router"

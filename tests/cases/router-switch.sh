@@ -9,6 +9,8 @@ start_router --group 65534
 listen 5201
 background client nsenter -t "$left_end" -n iperf3 -c 10.0.2.2 -t 9 --json
 client=$started
+# And a flow that goes on to the end.
+background pings nsenter -t "$left_end" -n ping -q -i 0.05 10.0.2.2
 await 3 gets_fast || fail "nothing is fast"
 
 # stays_slow WORDS REASON: from a second later on nothing goes without Linux, and `why` gives the reason.
@@ -31,6 +33,22 @@ await 3 gets_fast || fail "on again, nothing is fast: $("$millrace" router statu
 stays_slow "right is off" "the fast path is off at right: switched off; .millrace router on --interface right. switches it on"
 "$millrace" router on --interface right
 await 3 gets_fast || fail "right on again, nothing is fast"
+is_since() {
+    "$millrace" router why 10.0.2.2 10.0.1.2 --protocol icmp --json | python3 -c '
+import json, sys
+flows = [json.loads(line) for line in sys.stdin]
+fast = [flow["rule"] for flow in flows if flow.get("is_fast") and flow["packets_per_s"] > 0]
+# It was made when the pings began, and is in force again since a moment ago.
+sys.exit(not any(rule["state_s"] < rule["age_s"] - 0.9 for rule in fast))'
+}
+await 3 is_since || fail "since when it is fast is not said right: $("$millrace" router why 10.0.2.2 10.0.1.2 --json)"
+"$millrace" router remove right
+stays_slow "right is removed" "right is no interface of the router; .millrace router add right. makes it one"
+"$millrace" router rules 10.0.2.2 --json >"$scratch/rules"
+grep -q '"state":"off"' "$scratch/rules" || fail "the rules do not say that it is off: $("$millrace" router rules)"
+! grep -q '"state":"active"' "$scratch/rules" || fail "a rule of an interface that was removed is active: $("$millrace" router rules)"
+"$millrace" router add right
+await 3 gets_fast || fail "right is there again, and nothing is fast"
 "$millrace" router only fdb,vlan
 stays_slow "only fdb,vlan" "the part ipv4 is switched off"
 "$millrace" router only all

@@ -29,10 +29,12 @@ at_left() { nsenter -t "$left_end" -n "$@"; }
 at_right() { nsenter -t "$right_end" -n "$@"; }
 
 routers=0
+# Words before the command that starts a router.
+launcher=()
 # start_router OPTION...: its process id is in $router, its output in $scratch/routerN.out and .log.
 start_router() {
     routers=$((routers + 1))
-    background "router$routers" "$millrace" router start --interfaces left,right --json "$@"
+    background "router$routers" "${launcher[@]}" "$millrace" router start --interfaces left,right --json "$@"
     router=$started
     await 15 grep -q '"event":"routing"' "$scratch/router$routers.out" || fail "the router does not start"
 }

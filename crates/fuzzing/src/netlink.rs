@@ -33,7 +33,9 @@ fn tell(mirror: &mut Mirror, message: &Message<'_>) -> u64 {
     let change = mirror.apply(message);
     let after = mirror.clone();
     black_box(mirror.apply(message));
-    assert_eq!((&mirror.links, &mirror.neighbours), (&after.links, &after.neighbours), "told twice, it is another");
+    // But for how many events there were, and what there was no room for.
+    (mirror.route_events, mirror.left_out) = (after.route_events, after.left_out);
+    assert_eq!(*mirror, after, "told twice, it is another");
     found + u64::from(change.is_some())
 }
 

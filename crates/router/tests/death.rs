@@ -91,6 +91,24 @@ fn rules_outlive_the_process_or_do_not() {
     assert!(!is_attached("left") && !is_attached("right"), "who ends in order leaves nothing");
     assert_eq!(send(5), 5);
 
+    // What was kept where the next one does not see it is found by its number.
+    let mut hidden = child(&net, Some(&pins));
+    let program = net::xdp("left");
+    hidden.kill().unwrap();
+    hidden.wait().unwrap();
+    let next = Engine::load(&Config::default()).unwrap();
+    assert!(next.attach(net.left_index, How::Xdp).is_err(), "another one's program is there");
+    assert!(!next.adopt(net.left_index, program + 1) && !next.adopt(net.right_index, u32::MAX));
+    assert!(next.adopt(net.left_index, program) && next.adopt(net.right_index, net::xdp("right")));
+    next.set_device(net.left_index, &net::device("left")).unwrap();
+    next.attach(net.left_index, How::Xdp).unwrap();
+    assert!(is_attached("left") && net::xdp("left") != program);
+    assert_eq!(next.drop_leftovers().unwrap(), 1);
+    assert!(!is_attached("right"));
+    drop(next);
+    assert!(!is_attached("left"), "it has ended, though the link is kept elsewhere");
+    std::fs::remove_dir_all(&pins).unwrap();
+
     let mut third = child(&net, None);
     assert!(send(20) <= 5);
     third.kill().unwrap();

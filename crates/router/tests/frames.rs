@@ -424,39 +424,45 @@ fn small_router() -> Option<(Net, Engine, [u8; 6])> {
 
 #[test]
 fn flows_of_one_packet_make_room_for_others() {
+    // As long as rules in force have to be idle before they make room, and as long as their slots rest then.
+    const REST: Duration = Duration::from_secs(2);
+    const NEWCOMERS: std::ops::Range<u16> = 10_000..10_030;
     let Some((net, engine, left)) = small_router() else { return };
-    let send = |port| engine.try_frame(net.left_index, &datagram(&ethernet(left), port, 64)).unwrap().verdict;
-    let kept = 65_000;
-    send(kept);
-    for port in 0..4000 {
-        send(port);
-    }
-    engine.rules().filter(|rule| rule.state == State::Trial).for_each(|rule| assert!(engine.trust(&rule)));
-    let full = engine.rules().filter(|rule| rule.state == State::Active).count();
-    assert!(full > 1000, "{full}");
-    let newcomers = || {
-        for port in 10_000..10_100 {
-            send(port);
-        }
+    let verdict = |port| engine.try_frame(net.left_index, &datagram(&ethernet(left), port, 64)).unwrap().verdict;
+    let send = |port| assert_ne!(verdict(port), 0, "no verdict");
+    let trust_all =
+        || engine.rules().filter(|rule| rule.state == State::Trial).for_each(|rule| assert!(engine.trust(&rule)));
+    let in_force = |ports: std::ops::Range<u16>| {
+        engine.rules().filter(|rule| rule.state == State::Active && ports.contains(&rule.key.source_port)).count()
     };
+    let kept = 65_000;
+    let begin = Instant::now();
+    send(kept);
+    (0..4000).for_each(send);
+    trust_all();
+    let full = in_force(0..4000);
+    assert!(full > 1000, "{full}");
     let before = packets(&engine, Reason::NewRule);
-    newcomers();
+    NEWCOMERS.for_each(send);
     let at_once = packets(&engine, Reason::NewRule) - before;
-    assert!(at_once < 50, "there was no room: {at_once} of 100");
-    // As long as rules have to be idle, and as long as their slots rest.
-    let mut sent = Instant::now();
-    for _ in 0..48 {
-        std::thread::sleep(Duration::from_millis(100));
-        if sent.elapsed() > Duration::from_millis(1500) {
-            eprintln!("this machine has stood still for so long that nobody went on: nothing is said about the rest");
-            return;
-        }
-        assert_eq!(send(kept), REDIRECT, "who goes on is not in the way");
-        sent = Instant::now();
-        newcomers();
+    // On a machine that has stood still in between, they may have been idle for long enough.
+    assert!(at_once < 15 || begin.elapsed() >= REST, "there was no room: {at_once} of {}", NEWCOMERS.len());
+
+    // Newcomers go on as well, and Linux sends them on.
+    let (mut sent, end) = (begin, Instant::now() + Duration::from_secs(120));
+    while in_force(NEWCOMERS) < NEWCOMERS.len() {
+        assert!(Instant::now() < end, "{} have found room: {:?}", in_force(NEWCOMERS), counted(&engine));
+        std::thread::sleep(Duration::from_millis(50));
+        let before = std::mem::replace(&mut sent, Instant::now());
+        let is_fast = verdict(kept) == REDIRECT;
+        // Half a second is for how coarse the kernel's clock is, and for what comes between the packet and ours.
+        assert!(is_fast || before.elapsed() > REST - Duration::from_millis(500), "who goes on is not in the way");
+        NEWCOMERS.for_each(send);
+        trust_all();
     }
-    let room = engine.rules().filter(|rule| (10_000..10_100).contains(&rule.key.source_port)).count();
-    assert_eq!(room, 100, "{:?}", counted(&engine));
+    // Each has ended one, and perhaps another one that it did not need then.
+    let left = in_force(0..4000);
+    assert!(left + 2 * NEWCOMERS.len() >= full, "{left} of {full} are left: {:?}", counted(&engine));
 }
 
 #[test]

@@ -102,14 +102,19 @@ pub fn of_interface(link: &Link, place: Place, offloads: &BTreeSet<String>) -> V
         let what = format!("{name} takes VLAN tags off (rxvlan) before XDP, which is faster, would see them");
         all.push(advice(what, format!("ethtool -K {name} rxvlan off")));
     }
-    if place == Place::Xdp && link.kind == Kind::Veth {
+    all
+}
+
+/// The same, but what nobody sees here whether it has been done: said once, at the start.
+pub fn at_start(link: &Link, place: Place) -> Option<Advice> {
+    (place == Place::Xdp && link.kind == Kind::Veth).then(|| {
+        let name = &link.name;
         let what = format!(
             "XDP on {name} switches off segmentation at the other end of the pair, and frames from there must have their checksums, and \
              their VLAN tags in them; with large segments --mode tc is faster"
         );
-        all.push(advice(what, "ethtool -K OTHER_END tx off txvlan off"));
-    }
-    all
+        advice(what, "ethtool -K OTHER_END tx off txvlan off")
+    })
 }
 
 #[cfg(test)]
@@ -137,11 +142,8 @@ mod tests {
         let offloads = ["rx-lro", "rx-gro-hw"].map(str::to_owned).into();
         let all = of_interface(&link, Place::Xdp, &offloads);
         let commands: Vec<&str> = all.iter().map(|advice| advice.command.as_str()).collect();
-        assert!(
-            commands.contains(&"ethtool -K nosuch0 lro off")
-                && commands.contains(&"ethtool -K OTHER_END tx off txvlan off"),
-            "{commands:?}"
-        );
+        assert!(commands.contains(&"ethtool -K nosuch0 lro off"), "{commands:?}");
+        assert!(at_start(&link, Place::Xdp).is_some() && at_start(&link, Place::Tc).is_none());
         assert!(!of_interface(&link, Place::Tc, &offloads).iter().any(|advice| advice.command.contains("gro-hw")));
     }
 }

@@ -8,7 +8,7 @@ use rustix::fd::OwnedFd;
 use super::advice::{self, Advice};
 use super::changes::report;
 use super::choice::{self, Look, Place};
-use super::control;
+use super::control::{self, Holder};
 use super::off::Off;
 use super::pattern::Pattern;
 use super::protocol::Interface;
@@ -96,16 +96,13 @@ impl Interfaces {
         let gone: Vec<u32> =
             self.known.keys().filter(|index| !wanted.iter().any(|link| link.index == **index)).copied().collect();
         for index in gone {
-            self.known.remove(&index);
             if let Err(error) = engine.detach(index) {
                 tracing::warn!("{error}");
             }
+            // And its claim, now that nothing of it is there.
+            self.known.remove(&index);
         }
-        for link in wanted.iter().filter(|link| link.xdp != 0 && !self.known.contains_key(&link.index)) {
-            if let Some(program) = engine.left_xdp(link.index) {
-                self.left.insert(link.index, program);
-            }
-        }
+        self.take_over(&wanted, engine);
         let shapings = sight.shaping(&wanted.iter().map(|link| link.index).collect());
         let of = |link: &Link| shapings.get(&link.index).cloned().unwrap_or_default();
         let looks: Vec<(Link, Shaping)> =
@@ -114,6 +111,23 @@ impl Interfaces {
         for (link, shaping) in &looks {
             report(engine.set_shaped(link.index, shaping.qdisc.is_some()));
             self.one(link, shaping, place, sight, engine);
+        }
+    }
+
+    /// Takes over what routers have left that were killed.
+    fn take_over(&mut self, wanted: &[Link], engine: &Engine) {
+        for link in wanted.iter().filter(|link| link.xdp != 0) {
+            let is_ours = self.known.get(&link.index).is_some_and(|known| known.claim.is_some());
+            let is_known = self.left.get(&link.index) == Some(&link.xdp);
+            if is_ours || is_known || !is_nobodys(link.index) || !engine.adopt(link.index, link.xdp) {
+                continue;
+            }
+            tracing::info!(
+                "{}: a router that was killed has left XDP program {} there, whose place is taken",
+                link.name,
+                link.xdp
+            );
+            self.left.insert(link.index, link.xdp);
         }
     }
 
@@ -176,6 +190,9 @@ impl Interfaces {
             known.leave(link.index, off, engine);
             return;
         }
+        if matches!(known.off, Some(Off::ForeignXdp(_) | Off::OtherRouter(_))) {
+            known.failed = None;
+        }
         if known.place.is_some() && engine.lacks_filters(link.index, shaping.ours) {
             tracing::warn!("{}: somebody has taken the router's filters away; they are put back", known.name);
             known.place = None;
@@ -197,13 +214,20 @@ impl Interfaces {
     /// Whether one takes tags off by now that did not, or the other way round.
     pub fn takes_tags_anew(&self, sight: &mut Sight) -> bool {
         self.known.iter().any(|(index, known)| {
-            known.place.is_some() && sight.features(*index).contains(choice::TAGS_TAKEN) != known.tags_taken
+            let counts = known.place.is_some() || known.off == Some(Off::VlanOffload);
+            counts && sight.features(*index).contains(choice::TAGS_TAKEN) != known.tags_taken
         })
     }
 
     /// Tells those who ask who has an interface.
     pub fn answer_claims(&self) {
         self.known.values().filter_map(|known| known.claim.as_ref()).for_each(control::answer);
+    }
+
+    /// Why the engine is not on at an interface that was asked for.
+    pub fn why_off(&self, index: u32) -> Option<String> {
+        let known = self.known.get(&index)?;
+        known.off.as_ref().map(|off| off.sentence(&known.name))
     }
 
     /// Whether the engine is attached to an interface.
@@ -232,6 +256,12 @@ impl Interfaces {
         self.wanted.iter().filter(|pattern| !fits(pattern)).map(ToString::to_string).collect()
     }
 
+    /// What is said once, when they are taken at the start.
+    pub fn advice_at_start(&self, sight: &Sight) -> Vec<Advice> {
+        let of = |(index, known): (&u32, &Known)| advice::at_start(sight.mirror.links.get(index)?, known.place?);
+        self.known.iter().filter_map(of).collect()
+    }
+
     /// What Linux would better be told about them.
     pub fn advice(&self, sight: &Sight) -> Vec<Advice> {
         let of = |(index, known): (&u32, &Known)| {
@@ -239,6 +269,15 @@ impl Interfaces {
             Some(advice::of_interface(link, known.place?, &known.features))
         };
         self.known.iter().filter_map(of).flatten().collect()
+    }
+}
+
+/// Whether no router that lives has an interface.
+pub fn is_nobodys(index: u32) -> bool {
+    match control::claim(&claim_of(index)) {
+        Ok(_) => true,
+        // Who is silent may be one that does not get to its answers.
+        Err(who) => matches!(who, Holder::Process(..)) && !who.may_be_router(),
     }
 }
 
@@ -256,13 +295,15 @@ fn whose(off: Off, index: u32) -> Off {
 impl Known {
     fn leave(&mut self, index: u32, off: Off, engine: &Engine) {
         if self.place.take().is_some() {
-            tracing::info!("{}: the fast path is off: {off}", self.name);
+            tracing::info!("{}: the fast path is off: {}", self.name, off.sentence(&self.name));
             if let Err(error) = engine.detach(index) {
                 tracing::warn!("{}: {error}", self.name);
             }
         }
+        // Nobody tells when another router lets go of an interface, or is killed.
+        let failed = matches!(off, Off::ForeignXdp(_) | Off::OtherRouter(_)).then(Instant::now);
         // The number of the program stays ours: Linux tells a little later that it is not there any more.
-        (self.off, self.claim, self.failed) = (Some(off), None, None);
+        (self.off, self.claim, self.failed) = (Some(off), None, failed);
     }
 
     fn take(&mut self, link: &Link, place: Place, sight: &mut Sight, engine: &Engine) {

@@ -27,9 +27,28 @@ fn missing_of(has: CapabilitySet) -> Vec<String> {
     missing.map(|(_, name, what)| format!("{name} ({what})")).collect()
 }
 
+/// What another process may do; `None`: it is not said.
+pub fn of(pid: i32) -> Option<CapabilitySet> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let bits = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(bits.trim(), 16).ok().map(CapabilitySet::from_bits_retain)
+}
+
+/// Whether who may do that may load the router's program.
+pub fn may_load(has: CapabilitySet) -> bool {
+    has.intersects(CapabilitySet::BPF | CapabilitySet::SYS_ADMIN)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn it_is_known_of_others() {
+        assert_eq!(of(std::process::id() as i32), capabilities(None).ok().map(|sets| sets.effective));
+        assert_eq!(of(0), None);
+        assert!(may_load(CapabilitySet::BPF) && !may_load(CapabilitySet::NET_ADMIN));
+    }
 
     #[test]
     fn what_is_missing_is_named() {

@@ -11,6 +11,7 @@ use rustix::net::{
     recv, send, socket_with, sockopt,
 };
 
+use super::capabilities;
 use super::protocol::{Answer, Asked, LONGEST, Request, VERSION};
 
 /// The usual name.
@@ -251,10 +252,14 @@ pub enum Holder {
 }
 
 impl Holder {
-    /// Whether it may be a router: root's, or one of this user.
+    /// Whether it may be a router: root's, one of this user, or of whom may load programs.
     pub fn may_be_router(&self) -> bool {
         match self {
-            Self::Process(_, uid) => *uid == 0 || *uid == rustix::process::geteuid().as_raw(),
+            Self::Process(pid, uid) => {
+                *uid == 0
+                    || *uid == rustix::process::geteuid().as_raw()
+                    || capabilities::of(*pid).is_none_or(capabilities::may_load)
+            }
             Self::Silent => false,
             Self::Unknown(_) => true,
         }

@@ -58,8 +58,24 @@ struct Made {
     tuple: Tuple,
     /// `CLOCK_MONOTONIC`, ns; 0: no event told of it.
     time: u64,
-    /// Since when it is in its state, in the same way.
+    /// Since when it is in its state, in the same way; no event tells that a rule in force was on trial again.
     since: u64,
+    /// Its state and its generation when it was looked at last, and when that was; 0: never.
+    seen: u32,
+    looked: u64,
+}
+
+impl Made {
+    /// Sees at `now` whether the rule is in another state than before, or has been.
+    fn look(&mut self, rule: &Rule, now: u64) {
+        const STATE_AND_GENERATION: u32 = 0xffff_00ff;
+        let seen = rule.word & STATE_AND_GENERATION;
+        // If an event has told of it meanwhile, that says when.
+        if self.seen != 0 && self.seen != seen && self.since <= self.looked {
+            self.since = now;
+        }
+        (self.seen, self.looked) = (seen, now);
+    }
 }
 
 /// Packets and bytes of a rule, added up.
@@ -123,7 +139,7 @@ impl Flows {
             }
             self.forget(id);
         }
-        self.made.insert(id, Made { tuple, time, since: time });
+        self.made.insert(id, Made { tuple, time, since: time, seen: 0, looked: 0 });
         let ids = self.by_tuple.entry(tuple).or_default();
         if !ids.contains(&id) {
             ids.push(id);
@@ -202,13 +218,13 @@ impl Flows {
         used.map(|(_, hop)| (hop.logical, hop.destination)).collect()
     }
 
-    /// Looks at the next part of the table; whether that was the last. `hz`: jiffies of a second, `now`: the kernel's.
-    pub fn turn(&mut self, engine: &Engine, now: u32, hz: u32) -> bool {
+    /// Looks at the next part of the table; whether that was the last. `hz`: jiffies of a second, `now`: the kernel's, `clock`: ns of `CLOCK_MONOTONIC`.
+    pub fn turn(&mut self, engine: &Engine, now: u32, hz: u32, clock: u64) -> bool {
         let room = self.room[usize::from(self.cursor.is_v6)];
         let end = self.cursor.at.saturating_add(CHUNK).min(room);
         for number in self.cursor.at..end {
             if let Some(rule) = engine.rule(self.cursor.is_v6, number) {
-                self.look_at(engine, &rule, now, hz);
+                self.look_at(engine, &rule, now, hz, clock);
             }
         }
         self.cursor.at = end;
@@ -234,7 +250,7 @@ impl Flows {
         self.old.drain(..most.min(self.old.len())).collect()
     }
 
-    fn look_at(&mut self, engine: &Engine, rule: &Rule, now: u32, hz: u32) {
+    fn look_at(&mut self, engine: &Engine, rule: &Rule, now: u32, hz: u32, clock: u64) {
         let id = (rule.key.source.is_ipv6(), rule.number);
         match rule.state {
             State::Active => self.counting.active += 1,
@@ -256,6 +272,9 @@ impl Flows {
         // One that no event told of.
         if self.made.get(&id).is_none_or(|made| made.tuple != tuple(&rule.key)) {
             self.learn(id, tuple(&rule.key), 0);
+        }
+        if let Some(made) = self.made.get_mut(&id) {
+            made.look(rule, clock);
         }
         let (_, bytes) = self.add_up(rule);
         if let Some(total) = self.totals.get_mut(&id)
@@ -305,11 +324,12 @@ impl Flows {
         total.sum
     }
 
-    /// Seconds since a rule was made, and since it is in its state, if events have told; `now` in ns of `CLOCK_MONOTONIC`.
-    pub fn age(&self, rule: &Rule, now: u64) -> Option<(f64, f64)> {
-        let made = self.made.get(&(rule.key.source.is_ipv6(), rule.number))?;
-        let seconds = |time: u64| now.saturating_sub(time) as f64 / 1e9;
-        (made.time != 0).then(|| (seconds(made.time), seconds(made.since)))
+    /// Seconds since a rule was made, and since it is in its state, if that is known; `now` in ns of `CLOCK_MONOTONIC`.
+    pub fn age(&mut self, rule: &Rule, now: u64) -> (Option<f64>, Option<f64>) {
+        let Some(made) = self.made.get_mut(&(rule.key.source.is_ipv6(), rule.number)) else { return (None, None) };
+        made.look(rule, now);
+        let seconds = |time: u64| (time != 0).then(|| now.saturating_sub(time) as f64 / 1e9);
+        (seconds(made.time), seconds(made.since))
     }
 }
 

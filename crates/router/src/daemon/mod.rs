@@ -1,6 +1,7 @@
 //! The daemon: what Linux has, told to the engine the moment that it changes.
 //!
 //! - `router`: the daemon itself, one thread; `options`: how it is started; `changes`: from an event to the engine; `requests`: from a client;
+//!   `standing`: how a rule is, as clients see it;
 //! - `sight`: all that is known of Linux; `devices`, `tell`: what of it the engine is told; `flows`: what the engine has made of it;
 //!   `errors`: how often Linux says errors of ICMP; `groups`: multicast routes;
 //!   `compared`: what comparing packets has found; `sessions`: sessions of PPPoE that programs tell of;
@@ -45,6 +46,8 @@ mod resets;
 pub mod router;
 pub mod sessions;
 pub mod sight;
+#[cfg(feature = "bpf")]
+mod standing;
 #[cfg(feature = "bpf")]
 mod tell;
 #[cfg(feature = "bpf")]

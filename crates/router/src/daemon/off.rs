@@ -93,7 +93,8 @@ impl fmt::Display for Off {
             Self::ForeignXdp(program) => {
                 write!(
                     f,
-                    "XDP program {program} of somebody else is on it; `bpftool prog show id {program}` tells whose, `ip link set dev NAME xdp off` removes it"
+                    "XDP program {program} of somebody else is on it; `bpftool prog show id {program}` tells whose, `ip link set dev NAME xdp off` or (of a link) \
+                     the end of that program removes it; what a router left that was killed is taken over if this one has CAP_SYS_ADMIN"
                 )
             }
             Self::OtherRouter(who) => write!(f, "another router has it: {who}"),
@@ -128,7 +129,7 @@ mod tests {
     const DOCUMENT: &str = include_str!("../../../../docs/router.md");
 
     #[test]
-    fn every_reason_is_in_the_document_and_its_commands_run() {
+    fn every_reason_is_in_the_document_and_names_its_interface() {
         let text = String::new;
         let all = [
             Off::Absent,
@@ -151,6 +152,7 @@ mod tests {
         ];
         for off in all {
             assert!(DOCUMENT.contains(&format!("`{}`", off.name())), "{}", off.name());
+            assert!(!off.sentence("eth1").contains("NAME"), "{off}");
         }
         assert!(Off::Down.sentence("eth1").contains("`ip link set dev eth1 up`"));
         for reason in Reason::ALL.into_iter().filter(|reason| *reason != Reason::Fast) {

@@ -259,7 +259,7 @@ impl Counter {
 pub struct RuleInfo {
     /// Its number in the table.
     pub id: u64,
-    /// `active`, `trial`, `refused`.
+    /// `active`, `trial`, `refused`; `off`: something is switched off; `doubt`: something has changed since its last packet.
     pub state: String,
     /// The interface that its packets come by.
     pub input: String,

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::flows;
 use super::protocol::{Answer, Counter, Filter, PAGE, Request, RuleInfo};
 use super::router::State;
-use crate::Reason;
+use super::standing::Standing;
 use crate::engine::layout::{hop_flag, rule_flag};
 use crate::engine::{self, Engine, Rule};
 
@@ -125,17 +125,14 @@ impl State {
             _ => false,
         };
         let hop = engine.hop(rule.hop).filter(|_| is_known);
-        let reason = Reason::from_number(rule.reason).filter(|_| rule.state == engine::State::Refused);
+        let Standing { state, why } = self.standing(engine, rule);
+        let (age_s, since_s) = self.flows.age(rule, clock);
+        let idle_s = flows::idle(rule, now, self.hz).as_secs_f64();
         let name = |index: u32| self.sight.mirror.name_of(index);
         let bridged = rule.flags & rule_flag::BRIDGED != 0;
         RuleInfo {
             id,
-            state: match rule.state {
-                engine::State::Active => "active",
-                engine::State::Trial => "trial",
-                _ => "refused",
-            }
-            .to_owned(),
+            state: state.to_owned(),
             // Of a bridged flow the VLAN is above bit 20.
             input: name(if bridged { key.input & 0xf_ffff } else { key.input }),
             protocol: key.protocol,
@@ -150,16 +147,17 @@ impl State {
             is_bridged: bridged,
             packets,
             bytes,
-            idle_s: flows::idle(rule, now, self.hz).as_secs_f64(),
-            age_s: self.flows.age(rule, clock).map(|(age, _)| age),
-            // Of one that is not in force, `seen` is since when.
-            state_s: match rule.state {
-                engine::State::Active => self.flows.age(rule, clock).map(|(_, since)| since),
-                _ => Some(flows::idle(rule, now, self.hz).as_secs_f64()),
+            idle_s,
+            age_s,
+            state_s: match state {
+                "active" => since_s,
+                // Of one that is not in force, `seen` is since when.
+                "trial" | "refused" => Some(idle_s),
+                _ => None,
             },
-            step: reason.map_or(0, |reason| reason.step() as u8),
-            reason: reason.map_or_else(String::new, |reason| reason.name().to_owned()),
-            meaning: reason.map_or_else(String::new, |reason| reason.sentence().to_owned()),
+            step: why.as_ref().map_or(0, |(reason, _)| reason.step() as u8),
+            reason: why.as_ref().map_or_else(String::new, |(reason, _)| reason.name().to_owned()),
+            meaning: why.map_or_else(String::new, |(_, said)| said),
             is_user: self.told.is_tunnel(key.input) || hop.is_some_and(|hop| hop.flags & hop_flag::USER != 0),
         }
     }

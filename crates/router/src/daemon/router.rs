@@ -105,7 +105,7 @@ pub(super) struct State {
     /// Jiffies of a second.
     pub hz: u32,
     /// Of IPv4 and of IPv6.
-    modes: (Mode, Mode),
+    pub modes: (Mode, Mode),
     pub compared: Compared,
     pub tally: Tally,
     /// Copies that the engine had no room for.
@@ -166,9 +166,11 @@ impl Router {
         self.engine.clone()
     }
 
-    /// How it is.
+    /// How it is, with what is said at the start alone.
     pub fn status(&self) -> Status {
-        self.state.status(&self.engine)
+        let mut status = self.state.status(&self.engine);
+        status.advice.extend(self.state.interfaces.advice_at_start(&self.state.sight));
+        status
     }
 
     /// Works until `is_over` says so, or a client.
@@ -258,6 +260,11 @@ impl State {
         groups::tell(&mut self.sight, engine);
         engine.heartbeat()?.into_iter().for_each(|(_, error)| tracing::warn!("{error}"));
         // What a router left that was killed, on interfaces that nobody asks for any more.
+        for link in self.sight.mirror.links.values().filter(|link| link.xdp != 0) {
+            if !self.interfaces.is_attached(link.index) && attach::is_nobodys(link.index) {
+                engine.adopt(link.index, link.xdp);
+            }
+        }
         engine.drop_leftovers()?;
         let left = self
             .sight
@@ -266,8 +273,7 @@ impl State {
             .keys()
             .filter(|index| !self.interfaces.is_attached(**index) && !self.told.is_tunnel(**index));
         // Those of a router that lives are its own.
-        left.filter(|index| control::claim(&attach::claim_of(**index)).is_ok())
-            .for_each(|index| engine.remove_filters(*index));
+        left.filter(|index| attach::is_nobodys(**index)).for_each(|index| engine.remove_filters(*index));
         Ok(())
     }
 
@@ -509,7 +515,7 @@ impl State {
         }
         if self.looked.elapsed() >= self.flows.pace() {
             self.looked = Instant::now();
-            let is_last = self.flows.turn(engine, engine.jiffies()?, self.hz);
+            let is_last = self.flows.turn(engine, engine.jiffies()?, self.hz, super::requests::monotonic());
             for tuple in self.flows.on_trial() {
                 if self.mode_of(&tuple) == Mode::Conntrack {
                     self.need_no_windows(tuple);

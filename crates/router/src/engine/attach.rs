@@ -1,9 +1,10 @@
 //! On which interfaces the program is, and how.
 
 use super::layout::{TARGETS, device_flag as flag, global};
+use super::link::{self, XdpLink};
 use super::mirror::Change;
 use super::{Engine, EngineError};
-use libbpf_rs::{Link, MapCore, MapFlags, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHookBuilder};
+use libbpf_rs::{MapCore, MapFlags, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHookBuilder};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -34,7 +35,7 @@ pub(super) struct Attachment {
     /// Whether the judge is at its egress.
     is_judged: bool,
     /// As XDP; dropped, it is not there any more. Filters of tc are removed by [`Engine::remove_filters`].
-    _link: Option<Link>,
+    _link: Option<XdpLink>,
 }
 
 impl Attachment {
@@ -83,11 +84,11 @@ impl Engine {
         let failed = |source| EngineError::Attach { ifindex, source };
         let slot = self.free_slot()?;
         self.zero_counters(slot)?;
+        // Unless it is XDP that is wanted, what was left of XDP ends here.
+        let left = self.adopted.lock().expect("no holder panics").remove(&ifindex);
         let link = match how {
             How::Xdp => {
-                let program = self.object.progs_mut().find(|program| program.name() == "router_xdp");
-                let program = program.ok_or(EngineError::Missing("router_xdp"))?;
-                let link = self.attach_xdp(&program, ifindex).map_err(failed)?;
+                let link = self.attach_xdp(&self.program(link::PROGRAM)?, ifindex, left)?;
                 let target =
                     self.maps.targets.update(&u32::from(slot).to_le_bytes(), &ifindex.to_le_bytes(), MapFlags::ANY);
                 target.map_err(failed)?;

@@ -85,6 +85,7 @@ impl Engine {
             hops: map(&object, "hops", layout::HOPS as usize * layout::HOP)?,
             ports: map(&object, "ports", layout::PORTS as usize * layout::PORT)?,
             attached: Mutex::default(),
+            adopted: Mutex::default(),
             devices: Mutex::default(),
             groups: Mutex::default(),
             shaped: Mutex::default(),

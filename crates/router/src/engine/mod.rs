@@ -14,6 +14,7 @@ mod carry;
 mod events;
 mod groups;
 pub mod layout;
+mod link;
 mod load;
 mod mirror;
 pub mod pins;
@@ -121,6 +122,8 @@ pub struct Engine {
     shaped: Mutex<HashSet<u32>>,
     /// Watches for frames that were lost after a redirect.
     _watch: [Link; 2],
+    /// What a process that was killed has left on interfaces, until its place is taken.
+    adopted: Mutex<HashMap<u32, link::XdpLink>>,
     /// Where attachments are kept for the next process.
     pins: Option<PathBuf>,
     /// Packets sent on that came by interfaces where the program is no more.

@@ -1,11 +1,11 @@
 //! What outlives the process: attachments in a file system of BPF, from which the next process takes them over.
 
 use super::attach::Attachment;
+use super::link::XdpLink;
 use super::{Engine, EngineError};
-use libbpf_rs::{Link, ProgramMut};
+use libbpf_rs::ProgramMut;
 use rustix::fs::statfs;
 use rustix::mount::{MountFlags, mount};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// That of a file system of BPF: `linux/magic.h`.
@@ -29,10 +29,22 @@ pub(super) fn folder(path: &Path) -> Result<PathBuf, EngineError> {
 }
 
 /// Whether what is pinned is seen by the first process of the system, too. In mounts of their own, as `ip netns exec` makes them, it goes with the last
-/// process that sees it.
+/// process that sees it. What cannot be seen is taken for granted.
 pub fn outlive_process() -> bool {
-    let of = |root: &str| std::fs::metadata(format!("{root}/sys/fs/bpf")).ok().map(|found| found.dev());
-    of("").is_some() && of("") == of("/proc/1/root")
+    // The folders themselves are there for who may trace that process only, and its list of mounts for everybody.
+    let of = |process: &str| std::fs::read_to_string(format!("/proc/{process}/mountinfo")).ok();
+    let (Some(own), Some(first)) = (of("self"), of("1")) else { return true };
+    let own = bpf_device(&own);
+    own.is_some() && own == bpf_device(&first)
+}
+
+/// The device of /sys/fs/bpf in a list of mounts (`man 5 proc`): of several the last is on top.
+fn bpf_device(mounts: &str) -> Option<&str> {
+    mounts.lines().rev().find_map(|line| {
+        let mut fields = line.split(' ').skip(2);
+        let device = fields.next()?;
+        (fields.nth(1)? == "/sys/fs/bpf").then_some(device)
+    })
 }
 
 fn is_bpf(path: &Path) -> bool {
@@ -47,25 +59,42 @@ fn place(folder: &Path, ifindex: u32) -> PathBuf {
 impl Engine {
     /// The program on an interface as XDP: in the place of what a dead process has left there, or afresh. Kept for the next process, if this one
     /// keeps things.
-    pub(super) fn attach_xdp(&self, program: &ProgramMut<'_>, ifindex: u32) -> libbpf_rs::Result<Link> {
-        let Some(folder) = &self.pins else { return program.attach_xdp(ifindex as i32) };
-        let path = place(folder, ifindex);
-        if let Ok(mut link) = Link::open(&path) {
-            if link.update_prog(program).is_ok() {
-                return Ok(link);
-            }
-            // Its interface is gone, and the number is another one's now.
+    pub(super) fn attach_xdp(
+        &self,
+        program: &ProgramMut<'_>,
+        ifindex: u32,
+        left: Option<XdpLink>,
+    ) -> Result<XdpLink, EngineError> {
+        let pinned = self.pin_of(ifindex).and_then(|path| XdpLink::open(&path).ok());
+        // Without an interface, its number is another one's now.
+        let taken = left.or(pinned).filter(|link| link.replace(program).is_ok());
+        let link = match taken {
+            Some(link) => link,
+            None => XdpLink::attach(program, ifindex).map_err(|source| EngineError::Attach { ifindex, source })?,
+        };
+        if let Some(path) = self.pin_of(ifindex) {
             let _ = std::fs::remove_file(&path);
+            link.keep(&path)?;
         }
-        let mut link = program.attach_xdp(ifindex as i32)?;
-        link.pin(&path)?;
         Ok(link)
     }
 
-    /// The number of the XDP program that a dead process has left on an interface, and whose place this one takes.
-    pub fn left_xdp(&self, ifindex: u32) -> Option<u32> {
-        let folder = self.pins.as_ref()?;
-        Link::open(place(folder, ifindex)).ok()?.info().ok().map(|link| link.prog_id)
+    fn pin_of(&self, ifindex: u32) -> Option<PathBuf> {
+        self.pins.as_ref().map(|folder| place(folder, ifindex))
+    }
+
+    /// Takes over the XDP program of number `program` on an interface, if it is an engine's, which a dead process has left there: [`attach`](Self::attach)
+    /// puts this engine's own in its place, or ends it. Whether it is one. Nobody else may have the interface any more. What a process has kept where this
+    /// one looks is found without any right; what it has kept elsewhere takes CAP_SYS_ADMIN.
+    pub fn adopt(&self, ifindex: u32, program: u32) -> bool {
+        let pinned = self.pin_of(ifindex).and_then(|path| XdpLink::open(&path).ok());
+        let left = match pinned {
+            Some(link) if link.program() == Some(program) => Some(link),
+            _ => XdpLink::of_engine(ifindex, program),
+        };
+        let Some(left) = left else { return false };
+        self.adopted.lock().expect("no holder panics").insert(ifindex, left);
+        true
     }
 
     /// Detaches what a dead process has left on interfaces where this one has no XDP program. Called once all are attached.
@@ -73,14 +102,16 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Pin`].
     pub fn drop_leftovers(&self) -> Result<usize, EngineError> {
-        let Some(folder) = &self.pins else { return Ok(0) };
+        let mut dropped = std::mem::take(&mut *self.adopted.lock().expect("no holder panics")).len();
+        let Some(folder) = &self.pins else { return Ok(dropped) };
         let attached = self.attached.lock().expect("no holder panics");
-        let mut dropped = 0;
         for entry in std::fs::read_dir(folder).map_err(|error| failed(folder, error))? {
             let name = entry.map_err(|error| failed(folder, error))?.file_name().to_string_lossy().into_owned();
             let ifindex = name.strip_prefix("xdp-").and_then(|number| number.parse().ok());
             if ifindex.is_some_and(|ifindex: u32| !attached.get(&ifindex).is_some_and(Attachment::is_xdp)) {
-                std::fs::remove_file(folder.join(&name)).map_err(|error| failed(folder, error))?;
+                let path = folder.join(&name);
+                drop(XdpLink::open(&path));
+                std::fs::remove_file(&path).map_err(|error| failed(folder, error))?;
                 dropped += 1;
             }
         }
@@ -89,8 +120,8 @@ impl Engine {
 
     /// Removes the place of an attachment that ends with purpose.
     pub(super) fn unpin(&self, ifindex: u32) {
-        if let Some(folder) = &self.pins {
-            let _ = std::fs::remove_file(place(folder, ifindex));
+        if let Some(path) = self.pin_of(ifindex) {
+            let _ = std::fs::remove_file(path);
         }
     }
 }
@@ -103,5 +134,21 @@ impl Drop for Engine {
             self.unpin(ifindex);
             self.remove_filters(ifindex);
         }
+        if let Some(folder) = &self.pins {
+            // It stays if somebody has something else there.
+            let _ = std::fs::remove_dir(folder);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_topmost_file_system_counts() {
+        let mounts = "20 1 0:19 / /sys rw - sysfs sysfs rw\n21 20 0:30 / /sys/fs/bpf rw shared:5 - bpf bpf rw\n22 21 0:44 / /sys/fs/bpf rw - bpf bpf rw\n";
+        assert_eq!(bpf_device(mounts), Some("0:44"));
+        assert_eq!(bpf_device("20 1 0:19 / /sys rw - sysfs sysfs rw\n"), None);
     }
 }

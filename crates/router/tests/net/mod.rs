@@ -106,6 +106,20 @@ pub fn index(name: &str) -> u32 {
     String::from_utf8_lossy(&output.stdout).split(':').next().unwrap().parse().unwrap()
 }
 
+/// The number of the XDP program on an interface.
+pub fn xdp(name: &str) -> u32 {
+    let output = Command::new("ip").args(["link", "show", "dev", name]).output().unwrap();
+    String::from_utf8_lossy(&output.stdout)
+        .split("prog/xdp id ")
+        .nth(1)
+        .unwrap()
+        .split(' ')
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
 pub fn mac(name: &str) -> [u8; 6] {
     let output = Command::new("ip").args(["-o", "link", "show", "dev", name]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,11 +1,12 @@
 //! `millrace router`: a fast path beside Linux's forwarding.
 //!
 //! - here: what can be asked for; `start`: the daemon; `status`: how it is, once or again and again; `rules`: what it has; `why`: why a flow is
-//!   fast or not; `change`: switch, add, remove, end; `shadow`: what was compared;
+//!   fast or not, `linux`: what Linux says of one without a rule; `change`: switch, add, remove, end; `shadow`: what was compared;
 //! - `ipsec`: a gateway of IPsec; `sa`: its associations and policies.
 
 mod change;
 mod ipsec;
+mod linux;
 mod rules;
 mod sa;
 mod shadow;

@@ -15,8 +15,11 @@ use super::{Which, refused};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A rule is one direction of a flow. States: active (packets go without Linux),
-trial (Linux shows what it does with them; `out` has a question mark), refused (Linux does something that a
-rule cannot, which the last column names; docs/router.md has all reasons).
+trial (Linux shows what it does with them; `out` has a question mark), refused
+(Linux does something that a rule cannot, which the last column names; router.md
+among the documents has all reasons), off (something is switched off), doubt
+(something has changed in Linux since its last packet, and the next one shows anew
+what Linux does).
 
 Packets and bytes are those that went without Linux.
 
