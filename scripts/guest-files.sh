@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What the tests' QEMU guest is made of, in a folder: scripts/guest-files.sh FOLDER [rxe|ppp|ipsec|router|xen]
+# What the tests' QEMU guest is made of, in a folder: scripts/guest-files.sh FOLDER [rxe|ppp|ipsec|vfio|router|xen]
 #
 # Debian's kernel for virtual machines, the drivers of a virtio network interface, and busybox. With `rxe` or `ppp` Debian's
 # ordinary kernel, because only that has the RDMA device of Linux in software, or PPP, and the modules of it. With `ipsec` the usual
-# kernel with ESP and its ciphers. With `router` the ordinary kernel with all that it has of networks, for a guest that sees the files of this
+# kernel with ESP and its ciphers. With `vfio` the usual kernel with the drivers by which a program has a PCI function. With `router` the ordinary kernel with all that it has of networks, for a guest that sees the files of this
 # machine and loads modules when it needs them. With `xen` that as domain 0 of a Xen, and as its guests: the hypervisor, and the tools that belong to it. The packages are unpacked, not installed: installing a kernel would write into /boot, make an
 # initramfs and change what the machine boots. And so it takes no root.
 set -euo pipefail
@@ -16,11 +16,13 @@ ppp) image=linux-image-amd64 wanted=(virtio_pci virtio_net af_packet pppoe ppp_a
 # The ciphers are for the names of their templates, which nothing would load either.
 ipsec) image=linux-image-cloud-amd64 wanted=(virtio_pci virtio_net esp4 esp6 xfrm_user nlmon gcm ghash-generic ctr seqiv echainiv
     authenc authencesn sha512_generic drbg chacha_generic poly1305_generic chacha20poly1305) ;;
+# A PCI function in the hands of a program, behind an IOMMU.
+vfio) image=linux-image-cloud-amd64 wanted=(virtio_pci vfio_iommu_type1 vfio-pci) ;;
 router) image=linux-image-amd64 wanted=(virtio_pci 9p 9pnet_virtio) ;;
 xen) image=linux-image-amd64 wanted=(virtio_pci 9p 9pnet_virtio xen-evtchn xen-gntdev xen-gntalloc xen-privcmd xenfs) ;;
 *) image= ;;
 esac
-[ $# -ge 1 ] && [ -n "$image" ] || { echo "usage: $0 FOLDER [rxe|ppp|ipsec|router|xen]" >&2; exit 2; }
+[ $# -ge 1 ] && [ -n "$image" ] || { echo "usage: $0 FOLDER [rxe|ppp|ipsec|vfio|router|xen]" >&2; exit 2; }
 [ -e "$1/vmlinuz" ] && exit 0
 mkdir -p "$(dirname "$1")"
 folder=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")

@@ -191,10 +191,10 @@ if ! find_rust; then
     exit 1
 fi
 command -v cc >/dev/null || { echo "setup: there is no C compiler (cc), which the linker needs" >&2; exit 1; }
-# For the tests with a virtual machine: the usual kernel, one with RDMA, one with PPP, one with ESP, one with all of networks, and Xen. The lists of packages may be old.
+# For the tests with a virtual machine: the usual kernel, one with RDMA, one with PPP, one with ESP, one for PCI functions in the hands of programs, one with all of networks, and Xen. The lists of packages may be old.
 if [ "$purpose" = --test ] && command -v qemu-system-x86_64 >/dev/null; then
     scripts=$(dirname "$0")
-    for kind in "" rxe ppp ipsec router xen; do
+    for kind in "" rxe ppp ipsec vfio router xen; do
         folder=$target/guest${kind:+-$kind}
         [ ! -e "$folder/vmlinuz" ] || continue
         echo "setup: downloading a kernel for virtual machines into $folder"
@@ -203,10 +203,10 @@ if [ "$purpose" = --test ] && command -v qemu-system-x86_64 >/dev/null; then
             echo "setup: it cannot be had, so the tests that boot one are skipped"
     done
 fi
-# A QEMU that speaks vfio-user, for the case `guest-pci`.
+# A QEMU that speaks vfio-user, for the cases `guest-pci` and `guest-device`.
 if [ "$purpose" = --test ] && [ ! -e "$target/qemu-vfio-user/qemu" ]; then
     echo "setup: downloading a QEMU that speaks vfio-user into $target/qemu-vfio-user"
-    "$(dirname "$0")/qemu-files.sh" "$target/qemu-vfio-user" || echo "setup: it cannot be had, so the case guest-pci is skipped"
+    "$(dirname "$0")/qemu-files.sh" "$target/qemu-vfio-user" || echo "setup: it cannot be had, so the cases guest-pci and guest-device are skipped"
 fi
 [ "$purpose" != --test ] || "$(dirname "$0")/quic-peers.sh" "$target/quic-peers"
 # A controller of OpenFlow, for the case `agent`.

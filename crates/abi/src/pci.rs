@@ -5,6 +5,7 @@
 
 use crate::control::PAGE_SIZE;
 use crate::queue::{Direction, QueueId};
+use core::{fmt, str::FromStr};
 
 /// CESNET.
 pub const VENDOR: u16 = 0x18ec;
@@ -61,4 +62,67 @@ pub const fn vector(queue: QueueId) -> u32 {
 /// Where the control page of a queue lies in [`DOORBELLS_BAR`].
 pub const fn doorbell(queue: QueueId) -> u32 {
     vector(queue) * PAGE_SIZE as u32
+}
+
+/// Where a PCI function is in a machine. Shown as Linux names it, `0000:00:04.0`; the domain can be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PciAddress {
+    /// The domain.
+    pub domain: u32,
+    /// The bus.
+    pub bus: u8,
+    /// The device on the bus, below 32.
+    pub device: u8,
+    /// The function of the device, below 8.
+    pub function: u8,
+}
+
+/// Not the address of a PCI function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "not the address of a PCI function; accepted: DOMAIN:BUS:DEVICE.FUNCTION in hexadecimal digits, such as 0000:00:04.0"
+)]
+pub struct BadAddress;
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04x}:{:02x}:{:02x}.{:x}", self.domain, self.bus, self.device, self.function)
+    }
+}
+
+impl FromStr for PciAddress {
+    type Err = BadAddress;
+
+    fn from_str(text: &str) -> Result<Self, BadAddress> {
+        let (rest, function) = text.rsplit_once('.').ok_or(BadAddress)?;
+        let (rest, device) = rest.rsplit_once(':').ok_or(BadAddress)?;
+        let (domain, bus) = rest.rsplit_once(':').unwrap_or(("0", rest));
+        let number = |digits: &str, most: u32| {
+            let is_sound = digits.len() <= 8 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+            let number = u32::from_str_radix(digits, 16).ok().filter(|number| is_sound && *number <= most);
+            number.ok_or(BadAddress)
+        };
+        Ok(Self {
+            domain: number(domain, u32::MAX)?,
+            bus: number(bus, 0xff)? as u8,
+            device: number(device, 0x1f)? as u8,
+            function: number(function, 7)? as u8,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_written_as_linux_does() {
+        let whole: PciAddress = "10000:AF:1f.7".parse().unwrap();
+        assert_eq!(whole, PciAddress { domain: 0x10000, bus: 0xaf, device: 0x1f, function: 7 });
+        assert_eq!(whole.to_string(), "10000:af:1f.7");
+        assert_eq!("00:04.0".parse::<PciAddress>().unwrap().to_string(), "0000:00:04.0");
+        for text in ["", "4", "00:04", "04.0", "0:0:04.8", "0:0:20.0", "0:100:0.0", ":0.0", "0:0:+4.0", "0:0:0:0.0"] {
+            assert_eq!(text.parse::<PciAddress>(), Err(BadAddress), "{text}");
+        }
+    }
 }

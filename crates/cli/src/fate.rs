@@ -30,8 +30,10 @@ impl<'s, 'a> Watch<'s, 'a> {
     pub fn judge(&self, sent: u64) -> Result<(), Failure> {
         let start = Moment::now();
         loop {
-            let fate = Fate::between(&self.before, &self.session.stats()?, self.queues);
-            if fate.arrived > 0 || sent == 0 {
+            let after = self.session.stats()?;
+            let fate = Fate::between(&self.before, &after, self.queues);
+            // A PCI function does not know what is plugged in.
+            if after.ports.is_empty() || fate.arrived > 0 || sent == 0 {
                 return Ok(());
             }
             if fate.dropped() >= sent {

@@ -267,6 +267,28 @@ impl Region {
         Ok(Self { window, fd: Some(Arc::new(fd)), len })
     }
 
+    /// Maps a part of a PCI device that VFIO has: `len` bytes from `offset` of its file on, whole pages both. When the device is taken away, what is read is
+    /// zero, as with [`Region::map_guarded`].
+    ///
+    /// # Errors
+    /// [`RegionError::NotDevice`], [`RegionError::Size`], [`RegionError::Map`].
+    pub fn map_vfio(fd: OwnedFd, offset: u64, len: usize) -> Result<Self, RegionError> {
+        let failed = |source| RegionError::Map { len, source };
+        if len == 0 || !len.is_multiple_of(PAGE) || !offset.is_multiple_of(PAGE as u64) {
+            return Err(RegionError::Size(len));
+        }
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        if rustix::fs::readlink(path, Vec::new()).map_err(failed)?.as_bytes() != b"anon_inode:[vfio-device]" {
+            return Err(RegionError::NotDevice);
+        }
+        let base = map_shared_at(fd.as_fd(), offset, len, Protection::ReadWrite.flags()).map_err(failed)?;
+        let mapping = Arc::new(Mapping::foreign(base, len, Guard::over(base.as_ptr().addr(), len)));
+        // SAFETY: `len` bytes that were mapped readable and writable, for as long as the mapping lives; the kernel refuses to map more than the device
+        // has, and what it takes away while they are mapped is replaced by the guard.
+        let window = unsafe { Window::over(base, len, true, mapping) };
+        Ok(Self { window, fd: None, len })
+    }
+
     /// Whether a part is whole pages of a file that has them and cannot shrink, and how large these are. Whole huge pages, if it has such:
     /// the system would map all of one, over what is behind it.
     fn check_part(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<usize, RegionError> {
@@ -598,6 +620,14 @@ mod tests {
         if found == 0 {
             std::fs::write(WHERE, before.to_string()).unwrap();
         }
+    }
+
+    #[test]
+    fn what_is_no_device_of_vfio_is_not_mapped_as_one() {
+        let zero = || std::fs::File::options().read(true).write(true).open("/dev/zero").unwrap().into();
+        assert!(matches!(Region::map_vfio(zero(), 0, PAGE), Err(RegionError::NotDevice)));
+        assert!(matches!(Region::map_vfio(zero(), 1, PAGE), Err(RegionError::Size(PAGE))));
+        assert!(matches!(Region::map_vfio(zero(), 0, 0), Err(RegionError::Size(0))));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! A program's side of the socket: requests and replies, and the news that the card is gone.
 
 use crate::codec::{WireError, no_place};
+pub use crate::function::Bell;
+use crate::function::ByFunction;
 use crate::native::{self, Guest};
 use crate::server::Driver;
 use crate::talk::{self, Talk, TalkError};
@@ -8,6 +10,7 @@ use millrace_abi::clock::ClockRequest;
 use millrace_abi::message::{
     Buffers, Change, ErrorCode, Handle, Layout, Locked, MAX_REGISTER_BYTES, Reply, Request, VERSION,
 };
+use millrace_abi::pci::PciAddress;
 use millrace_abi::queue::{Engine, Joiners, Mode, QueueId, Sharing};
 use millrace_abi::stats::CardStats;
 use millrace_dma::{Protection, Region, RegionError};
@@ -156,7 +159,7 @@ pub struct Opened {
     /// The control page.
     pub control: Region,
     /// To wake the card's worker; other queues of this connection may have the same.
-    pub kick: Arc<OwnedFd>,
+    pub kick: Kick,
     /// Update word, RX headers, IOVAs; read-only. Of a DD queue the descriptor ring.
     pub status: Region,
     /// Buffers or ring; read-only for RX. `None` when the program brings its own buffers.
@@ -168,7 +171,7 @@ pub struct Opened {
 /// A connection to a driver. Requests of several threads take turns.
 pub struct Client {
     socket: Arc<OwnedFd>,
-    talk: Talk,
+    way: Way,
     // Where the card is, in words.
     place: String,
     // By the numbers that the driver gives them.
@@ -190,6 +193,39 @@ struct Hello {
     tx_queues: u32,
     frame_min: u16,
     frame_max: u16,
+}
+
+impl Hello {
+    const NONE: Self = Self { pid: 0, rx_queues: 0, tx_queues: 0, frame_min: 0, frame_max: 0 };
+}
+
+/// How requests reach the card.
+enum Way {
+    /// By a socket.
+    Socket(Talk),
+    /// By the registers of a PCI function. The other end of the socket is kept, which would otherwise say that the card is gone.
+    Function(Box<ByFunction>, #[expect(dead_code, reason = "only to be kept")] OwnedFd),
+}
+
+/// How a program wakes the worker of a queue that it has open.
+pub enum Kick {
+    /// By an eventfd.
+    Signal(Arc<OwnedFd>),
+    /// By a register of a PCI function.
+    Register(Bell),
+}
+
+impl Kick {
+    /// Wakes it. Never waits.
+    pub fn kick(&self) {
+        match self {
+            Self::Signal(event) => {
+                // A full eventfd is already readable.
+                let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+            }
+            Self::Register(bell) => bell.ring(),
+        }
+    }
 }
 
 impl Client {
@@ -234,22 +270,44 @@ impl Client {
     }
 
     pub(crate) fn introduce(socket: OwnedFd, place: String, driver: Option<Arc<Driver>>) -> Result<Self, ClientError> {
-        let none = Hello { pid: 0, rx_queues: 0, tx_queues: 0, frame_min: 0, frame_max: 0 };
+        let none = Hello::NONE;
         let gone = Arc::new(AtomicBool::new(false));
         let socket = Arc::new(socket);
         let talk = Talk::new(socket.clone()).map_err(|errno| ClientError::Wire(errno.to_string()))?;
         let watch = driver.is_none();
-        let (kicks, flows) = (Mutex::default(), Mutex::default());
-        let mut client = Self { socket, talk, place, kicks, flows, hello: none, gone, watcher: None, driver };
-        let (reply, _) = client.ask(&Request::Hello { version: VERSION }, &[])?;
-        let Reply::Hello { version: VERSION, pid, rx_queues, tx_queues, frame_min, frame_max } = reply else {
-            return Err(ClientError::Unexpected);
-        };
-        client.hello = Hello { pid, rx_queues, tx_queues, frame_min, frame_max };
+        let (kicks, flows, way) = (Mutex::default(), Mutex::default(), Way::Socket(talk));
+        let mut client = Self { socket, way, place, kicks, flows, hello: none, gone, watcher: None, driver };
+        client.greet()?;
         if watch {
             client.watch()?;
         }
         Ok(client)
+    }
+
+    /// Opens a PCI function of this machine, which vfio-pci has: a card without a socket, for this program alone.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`], which says what is to be done.
+    pub fn function(address: PciAddress) -> Result<Self, ClientError> {
+        let failed = |errno: Errno| ClientError::Wire(errno.to_string());
+        // Nothing ever comes by it.
+        let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let (socket, other) = pair.map_err(failed)?;
+        let (kicks, flows, socket) = (Mutex::default(), Mutex::default(), Arc::new(socket));
+        let way = Way::Function(Box::new(ByFunction::open(address)?), other);
+        let (hello, gone, place) = (Hello::NONE, Arc::default(), format!("the PCI function at {address}"));
+        let mut client = Self { socket, way, place, kicks, flows, hello, gone, watcher: None, driver: None };
+        client.greet()?;
+        Ok(client)
+    }
+
+    fn greet(&mut self) -> Result<(), ClientError> {
+        let (reply, _) = self.ask(&Request::Hello { version: VERSION }, &[])?;
+        let Reply::Hello { version: VERSION, pid, rx_queues, tx_queues, frame_min, frame_max } = reply else {
+            return Err(ClientError::Unexpected);
+        };
+        self.hello = Hello { pid, rx_queues, tx_queues, frame_min, frame_max };
+        Ok(())
     }
 
     /// Starts a thread that does nothing but wait for the end of the connection: direct mode makes no system call that
@@ -333,7 +391,8 @@ impl Client {
 
     /// Why the connection has ended: what the card said, if it is not simply gone.
     pub fn why_gone(&self) -> ClientError {
-        self.talk.last_words().map_or(ClientError::Gone, |text| ClientError::Ended(said(&text)))
+        let last_words = if let Way::Socket(talk) = &self.way { talk.last_words() } else { None };
+        last_words.map_or(ClientError::Gone, |text| ClientError::Ended(said(&text)))
     }
 
     pub(crate) fn in_words(&self, error: TalkError) -> ClientError {
@@ -341,7 +400,11 @@ impl Client {
     }
 
     pub(crate) fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
-        match self.talk.ask(request, fds) {
+        let talk = match &self.way {
+            Way::Socket(talk) => talk,
+            Way::Function(function, _) => return function.ask(request),
+        };
+        match talk.ask(request, fds) {
             Ok((Reply::Error { code, text }, _)) => Err(ClientError::Refused { code, text: said(&text) }),
             Ok(answer) => Ok(answer),
             Err(error) => {
@@ -478,9 +541,12 @@ impl Client {
         buffers: Buffers,
         joiners: Option<Joiners>,
     ) -> Result<Opened, ClientError> {
+        if let Way::Function(function, _) = &self.way {
+            return function.open_queue(queue, mode, sharing, buffers);
+        }
         let (reply, fds) = self.ask(&Request::Open { queue, mode, sharing, buffers, joiners }, &[])?;
         let Reply::Opened { handle, engine, layout, kick } = reply else { return Err(ClientError::Unexpected) };
-        let opened = map_queue(queue, handle, engine, layout, fds, |fd| self.kick(kick, fd));
+        let opened = map_queue(queue, handle, engine, layout, fds, |fd| Kick::Signal(self.kick(kick, fd)));
         if opened.is_err() {
             let _ = self.close(handle);
         }
@@ -646,7 +712,7 @@ fn map_queue(
     engine: Engine,
     layout: Layout,
     fds: Vec<OwnedFd>,
-    share: impl FnOnce(OwnedFd) -> Arc<OwnedFd>,
+    share: impl FnOnce(OwnedFd) -> Kick,
 ) -> Result<Opened, ClientError> {
     use millrace_abi::queue::Direction;
     let mut fds = fds.into_iter();

@@ -12,12 +12,15 @@
 //!                                                  \------- locks, native (queues started by registers)
 //! ```
 //!
+//! A card that is a PCI function of this machine has no server: its driver is in the client (`function`).
+//!
 //! Nothing here is on the data path of direct mode. In mediated mode it is: that is what mediated mode is for.
 #![forbid(unsafe_code)]
 
 mod client;
 mod codec;
 mod flows;
+mod function;
 mod lists;
 mod locks;
 mod memory;
@@ -30,7 +33,7 @@ mod server;
 mod session;
 mod talk;
 
-pub use client::{Client, ClientError, Opened};
+pub use client::{Bell, Client, ClientError, Kick, Opened};
 pub use native::{Guest, GuestQueue};
 pub use server::{Driver, DriverError, Policy, SocketIdentity, peer_of};
 pub use talk::wait_no_longer;

@@ -69,7 +69,7 @@ impl Device {
         let name = if name.is_empty() { DeviceName::from_environment()? } else { name.parse()? };
         match &name {
             DeviceName::Embedded(options) => Self::on(&name, shared::card(options)?),
-            DeviceName::Unix(_) => Self::open_name(&name),
+            DeviceName::Unix(_) | DeviceName::Pci(_) => Self::open_name(&name),
         }
     }
 
@@ -77,6 +77,7 @@ impl Device {
         match name {
             DeviceName::Embedded(options) => Self::on(name, Arc::new(Driver::embedded(Card::new(options)?)?)),
             DeviceName::Unix(path) => Ok(Self::new(name, Client::connect(path)?)),
+            DeviceName::Pci(address) => Ok(Self::new(name, Client::function(*address)?)),
         }
     }
 

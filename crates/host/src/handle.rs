@@ -5,10 +5,11 @@ use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT, FAULT_IOVA_AT, QueueSta
 use millrace_abi::message::{ErrorCode, Handle};
 use millrace_abi::queue::QueueId;
 use millrace_dma::{Ordering, Region, Window, Word32, Word64};
-use millrace_driver::{Client, ClientError};
+use millrace_driver::{Client, ClientError, Kick};
 use millrace_ring::wake::{Ringer, Sleeper};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -25,7 +26,7 @@ pub(crate) struct QueueHandle {
     pub queue: QueueId,
     pub handle: Handle,
     control: Region,
-    kick: Arc<OwnedFd>,
+    kick: Kick,
     // Asked for by the first sleep: thousands of queues that never sleep would take too many fds.
     call: OnceLock<OwnedFd>,
     state: Word32,
@@ -41,7 +42,7 @@ impl QueueHandle {
         queue: QueueId,
         handle: Handle,
         control: Region,
-        kick: Arc<OwnedFd>,
+        kick: Kick,
     ) -> Result<Self, Error> {
         let window = control.window();
         let bad = |error: millrace_dma::OutOfRange| Error::BadRing { queue, what: error.to_string() };
@@ -112,8 +113,7 @@ impl QueueHandle {
 
     #[cold]
     fn kick_card(&self) {
-        // A full eventfd is already readable.
-        let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
+        self.kick.kick();
     }
 
     /// Waits until `ready` says so, at most `timeout`. Looks for a while, then sleeps.
@@ -158,7 +158,7 @@ impl QueueHandle {
         // Before saying that we sleep: whoever takes the flag down must have something to signal.
         let call = self.call()?;
         // Signals of an earlier sleep.
-        let _ = recv(call, &mut [0; 64][..], RecvFlags::DONTWAIT);
+        take_signals(call);
         self.sleeper.announce();
         if ready()? {
             self.sleeper.awake();
@@ -184,7 +184,7 @@ impl QueueHandle {
         let socket = self.client.socket();
         let mut fds = [PollFd::new(call, PollFlags::IN), PollFd::new(&socket, PollFlags::RDHUP)];
         match poll(&mut fds, Some(&most)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(Error::Wait(error.into())),
         }
         if !fds[1].revents().is_empty() {
@@ -192,7 +192,7 @@ impl QueueHandle {
         }
         if !fds[0].revents().is_empty() {
             // All signals at once, and none if another look was quicker.
-            let _ = recv(call, &mut [0; 64][..], RecvFlags::DONTWAIT);
+            take_signals(call);
         }
         Ok(())
     }
@@ -221,6 +221,13 @@ impl QueueHandle {
             self.client.close(self.handle)?;
         }
         Ok(())
+    }
+}
+
+/// Takes all signals that are there: of a socket, or of the eventfd of an interrupt. None of them waits.
+fn take_signals(call: &OwnedFd) {
+    if let Err(Errno::NOTSOCK) = recv(call, &mut [0; 64][..], RecvFlags::DONTWAIT) {
+        let _ = rustix::io::read(call, &mut [0; 8]);
     }
 }
 

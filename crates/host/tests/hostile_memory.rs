@@ -6,7 +6,7 @@ use millrace::{Device, Error, FaultKind, Iova, Laggard, Mode, Pages, QueueId, Qu
 use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT, PAGE_SIZE, STATE_AT};
 use millrace_abi::message::{Buffers, ErrorCode};
 use millrace_dma::Ordering;
-use millrace_driver::{Client, Opened};
+use millrace_driver::{Client, Kick, Opened};
 use millrace_ring::calypte::Header;
 use rustix::fd::OwnedFd;
 use rustix::net::Shutdown;
@@ -128,7 +128,7 @@ impl Raw {
 
     fn doorbell(&self, word: u64) {
         self.opened.control.window().word64(DOORBELL_AT).unwrap().store(word, Ordering::Release);
-        rustix::io::write(&self.opened.kick, &1u64.to_ne_bytes()).unwrap();
+        self.opened.kick.kick();
     }
 
     fn descriptor(&self, index: u32, word: u64) {
@@ -269,7 +269,7 @@ fn scribble(region: &Region, len: usize, seed: u64, stop: &AtomicBool, kick: Opt
         if let Some(opened) = kick {
             let doorbell = opened.control.window().word64(DOORBELL_AT).unwrap();
             doorbell.store(random.next() >> random.below(64), Ordering::Release);
-            let _ = rustix::io::write(&opened.kick, &1u64.to_ne_bytes());
+            opened.kick.kick();
         }
     }
 }
@@ -535,8 +535,9 @@ fn wake_ups_that_nobody_takes_or_has_filled_hold_nobody_up() {
         let tx = Raw::direct(&daemon, QueueId::tx(1));
         let _call = treat(tx.client.call(tx.opened.handle).unwrap());
         // The kick of this connection is full, and whoever writes to it waits.
-        rustix::io::write(&tx.opened.kick, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        rustix::io::ioctl_fionbio(&tx.opened.kick, false).unwrap();
+        let Kick::Signal(kick) = &tx.opened.kick else { panic!("a card has a kick") };
+        rustix::io::write(kick, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        rustix::io::ioctl_fionbio(kick, false).unwrap();
         for _ in 0..200 {
             // A fault signals, whoever sleeps.
             tx.descriptor(0, 1 << 62);

@@ -17,7 +17,7 @@ pub struct Shared {
     /// The card to use, by name.
     // In words of its own: what is optional looks like a link in documentation.
     #[arg(long, short = 'd', global = true, env = VARIABLE, value_name = "NAME", help_heading = HEADING,
-        help = "Card to use: embedded[:OPTIONS] or unix:PATH")]
+        help = "Card to use: embedded[:OPTIONS], unix:PATH or pci:ADDRESS")]
     pub device: Option<String>,
     /// Queues, such as 0-3,5 [default: 0; forward: 0,1; stats: all]
     #[arg(long, short = 'i', global = true, value_name = "LIST", help_heading = HEADING)]

@@ -1,6 +1,7 @@
 //! What can be wrong with a device name.
 
 use super::words::{MAX_PATH, OPTIONS, VARIABLE};
+use crate::pci::BadAddress;
 
 /// A device name that was not understood: where, why, and what would have been.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,7 +34,10 @@ impl NameError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// Neither kind of name.
-    #[error("not a device; accepted: embedded[:options] for a card in this process, unix:PATH for a card daemon")]
+    #[error(
+        "not a device; accepted: embedded[:options] for a card in this process, unix:PATH for a card daemon, pci:ADDRESS for a \
+         PCI function"
+    )]
     UnknownKind,
     /// `unix:` and nothing.
     #[error("the path of the daemon's socket is missing; write unix:PATH")]
@@ -47,6 +51,9 @@ pub enum Problem {
         /// Length of the path in bytes.
         bytes: usize,
     },
+    /// `pci:` and no address.
+    #[error(transparent)]
+    Address(#[from] BadAddress),
     /// The environment variable holds something else than text.
     #[error("not valid UTF-8; set {VARIABLE} to text")]
     NotUtf8,

@@ -3,6 +3,7 @@
 //! ```text
 //! name    = "embedded" [ ":" options ]        a card inside this process
 //!         | "unix:" PATH                      the card daemon that listens on this socket; PATH is taken as it is
+//!         | "pci:" ADDRESS                    a PCI function of a card, such as pci:0000:00:04.0, that vfio-pci has
 //! options = option *( separator option )
 //! option  = word [ is value ]
 //! is      = "=" | ":"
@@ -40,6 +41,7 @@ pub use error::{NameError, OptionError, Problem};
 pub use options::CardOptions;
 pub use words::{MAX_PATH, OPTIONS, OptionHelp, VARIABLE};
 
+use crate::pci::PciAddress;
 use core::{fmt, str::FromStr};
 use std::{ffi::OsStr, path::PathBuf};
 
@@ -50,6 +52,8 @@ pub enum DeviceName {
     Embedded(CardOptions),
     /// A card daemon, by the path of its socket.
     Unix(PathBuf),
+    /// A PCI function, by its address in this machine.
+    Pci(PciAddress),
 }
 
 impl Default for DeviceName {
@@ -93,6 +97,10 @@ impl FromStr for DeviceName {
                 None => Ok(DeviceName::Unix(path.into())),
             };
         }
+        if let Some(address) = name.strip_prefix("pci:") {
+            let bad = |problem| NameError::new(name, "pci:".len(), Problem::Address(problem));
+            return address.parse().map(DeviceName::Pci).map_err(bad);
+        }
         match name.strip_prefix("embedded") {
             Some("") => Ok(Self::default()),
             Some(rest) if rest.starts_with(':') => {
@@ -110,6 +118,7 @@ impl fmt::Display for DeviceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DeviceName::Unix(path) => write!(f, "unix:{}", path.display()),
+            DeviceName::Pci(address) => write!(f, "pci:{address}"),
             DeviceName::Embedded(options) if *options == CardOptions::default() => f.write_str("embedded"),
             DeviceName::Embedded(options) if f.alternate() => write!(f, "embedded:{options:#}"),
             DeviceName::Embedded(options) => write!(f, "embedded:{options}"),

@@ -28,6 +28,14 @@ fn without_options_it_is_a_small_loopback_card() {
     options.validate().unwrap();
 }
 
+#[test]
+fn a_function_is_named_by_its_address() {
+    let name: DeviceName = "pci:00:04.0".parse().unwrap();
+    assert_eq!(name.to_string(), "pci:0000:00:04.0");
+    assert_eq!(name.to_string().parse(), Ok(name));
+    assert_eq!(refusal("pci:4").0, 5);
+}
+
 fn range(direction: Option<Direction>, first: u32, last: u32) -> Selection {
     Selection::Range { direction, first, last }
 }
@@ -118,7 +126,7 @@ fn ports_with_options_of_their_own_are_put_in_parentheses() {
 #[test]
 fn a_refusal_says_where_why_and_what_instead() {
     let accepted = [
-        ("pci:0000:01:00.0", 1, "accepted: embedded[:options] for a card in this process, unix:PATH"),
+        ("usb:1", 1, "accepted: embedded[:options] for a card in this process, unix:PATH"),
         ("", 1, "not a device"),
         ("embeddedly", 1, "not a device"),
         ("unix:", 6, "write unix:PATH"),

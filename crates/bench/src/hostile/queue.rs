@@ -43,7 +43,7 @@ impl Queue {
         fence(Ordering::SeqCst);
         let sleeps = self.opened.control.window().word32(CARD_SLEEPS_AT).map_err(|error| self.no(error))?;
         if sleeps.load(Ordering::Relaxed) != 0 {
-            let _ = rustix::io::write(&self.opened.kick, &1u64.to_ne_bytes());
+            self.opened.kick.kick();
         }
         Ok(())
     }
