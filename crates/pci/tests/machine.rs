@@ -7,7 +7,7 @@ use millrace_dma::{Ordering, Pages, Protection, Region, Word64};
 use millrace_driver::Driver;
 use millrace_pci::{Counters, Functions};
 use rustix::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vfio_user::Client;
@@ -79,10 +79,15 @@ impl Machine {
     }
 
     pub fn bare(served: &Served, index: usize) -> Self {
+        Self::at(&served.path(index))
+    }
+
+    /// With neither, at the socket of a function.
+    pub fn at(path: &Path) -> Self {
         let mut client = None;
         // The one before may not have been noticed to have gone.
         wait_until("a function that is free", || {
-            client = Client::new(&served.path(index)).ok();
+            client = Client::new(path).ok();
             client.is_some()
         });
         let client = client.unwrap();

@@ -109,6 +109,38 @@ fn who_sleeps_is_woken_by_an_interrupt() {
     assert!(came(&events[0], PATIENCE));
 }
 
+#[test]
+fn a_flood_of_interrupts_holds_nobody_up() {
+    let served = Served::new("queues=2", 2);
+    let (mut hostile, mut other) = (Machine::new(&served, 0), Machine::new(&served, 1));
+    let (mut tx, mut rx) = pair(&mut hostile, 0);
+    let (mut other_tx, mut other_rx) = pair(&mut other, 0);
+    // Events that are full, so that whoever writes to them waits for ever.
+    let events = [(); 2].map(|()| eventfd(0, EventfdFlags::empty()).unwrap());
+    events.iter().for_each(|event| assert!(rustix::io::write(event, &(u64::MAX - 1).to_ne_bytes()).is_ok()));
+    let fds = events.each_ref().map(AsRawFd::as_raw_fd);
+    hostile.client.set_irqs(2, TRIGGER_EVENTS, 0, 2, &fds).unwrap();
+    let before = served.counters(0).interrupts;
+    for number in 0..300 {
+        // By message, masked and unmasked, and by each frame that comes to somebody who sleeps.
+        hostile.client.set_irqs(2, 0x20 | 1, 0, 2, &[]).unwrap();
+        hostile.client.set_irqs(2, 0x08 | 1, 0, 2, &[]).unwrap();
+        hostile.client.set_irqs(2, 0x10 | 1, 0, 2, &[]).unwrap();
+        rx.sleep(&hostile);
+        tx.sleep(&hostile);
+        assert!(tx.send(&hostile, &frame(number)));
+        tx.ring(&mut hostile);
+        exchange(&mut other, &mut other_tx, &mut other_rx, 10);
+        wait_until("a frame of its own", || rx.take(&mut hostile).is_some());
+    }
+    assert!(served.counters(0).interrupts >= before + 600, "each of them was sent");
+    // The next machine has nothing to do with it.
+    drop(hostile);
+    let mut next = Machine::new(&served, 0);
+    let (mut tx, mut rx) = pair(&mut next, 0);
+    exchange(&mut next, &mut tx, &mut rx, 100);
+}
+
 fn exchange_quietly(machine: &mut Machine, tx: &mut Queue, rx: &mut Queue) {
     while rx.take(machine).is_some() {}
     exchange(machine, tx, rx, 100);
