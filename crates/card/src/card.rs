@@ -18,7 +18,7 @@ use crate::sleep::Sleep;
 use crate::statistics::{named, port_stats, queue_stats};
 use crate::tsu::{Stamper, SteeringError, Tsu};
 use crate::turns::Turns;
-use crate::worker::{Wakes, Worker, WorkerCounts};
+use crate::worker::{PutOff, Wakes, Worker, WorkerCounts};
 use millrace_abi::clock::{Report, Steering};
 use millrace_abi::control::QueueState;
 use millrace_abi::name::{CardOptions, OptionError};
@@ -463,6 +463,7 @@ fn start_worker(index: usize, shard: Shard, options: &CardOptions) -> Result<Wor
         hot: Vec::new(),
         fetched: None,
         wakes: Wakes::default(),
+        put_off: PutOff::default(),
     };
     let cpu = options.cpus.get(index).copied();
     let thread = std::thread::Builder::new()

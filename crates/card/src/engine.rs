@@ -81,9 +81,9 @@ impl TxEngine {
 
     /// The launch time of the next frame has come; the next burst takes none with a later launch time than `until`.
     #[inline(always)]
-    pub fn come_due(&mut self, until: u64) {
+    pub fn come_due(&mut self, until: u64, patience: u64) {
         if let TxEngine::Dd(engine) = self {
-            engine.come_due(until);
+            engine.come_due(until, patience);
         }
     }
 

@@ -4,6 +4,7 @@
 mod launches;
 mod wakes;
 
+pub(crate) use launches::PutOff;
 pub(crate) use wakes::Wakes;
 
 use crate::command::Command;
@@ -40,6 +41,7 @@ pub(crate) struct Worker {
     /// Of which ring what it needs was fetched last.
     pub fetched: Option<Armed>,
     pub wakes: Wakes,
+    pub put_off: PutOff,
     /// Of the card's clock by which rings wait.
     pub clock_version: u64,
 }
@@ -121,6 +123,10 @@ impl Worker {
 
     #[cold]
     fn cool(&mut self, group: usize, item: Item) {
+        let is_near = self.is_near();
+        if self.put_off.puts_off(is_near) {
+            return;
+        }
         if let Some(ring) = self.shard.cool(item) {
             self.turns.cool(group, ring);
         }
@@ -129,11 +135,12 @@ impl Worker {
     /// Hears now and then who has kicked, and has some of the rings behind that looked through in every pass. `true`
     /// when one is hot now.
     fn attend_cold(&mut self) -> bool {
-        if self.turns.wants_news() {
+        let is_near = self.is_near();
+        if self.turns.wants_news(is_near) {
             let news = self.sleep.look();
             self.hear(&news);
         }
-        self.turns.serve_cold()
+        self.turns.serve_cold(is_near)
     }
 
     #[cold]

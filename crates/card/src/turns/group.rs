@@ -1,7 +1,7 @@
 //! One owner, and what it has hot.
 
 use super::QUANTUM;
-use super::armed::{Armed, Queue};
+use super::armed::{Armed, Places, Queue};
 use super::item::{Item, Look, Owner};
 
 /// A ring gets cold after so many fruitless looks, divided by how many items its owner has hot.
@@ -44,8 +44,8 @@ impl Group {
     }
 
     /// A ring that has no turns leaves soon.
-    pub fn arm(&mut self, armed: Armed) {
-        self.armed.add(armed);
+    pub fn arm(&mut self, armed: Armed, places: &mut Places) {
+        self.armed.add(armed, places);
     }
 
     /// The first of those that leave soon.
@@ -61,8 +61,8 @@ impl Group {
     }
 
     /// Takes it out.
-    pub fn take_armed(&mut self) -> Option<Armed> {
-        self.armed.take_first()
+    pub fn take_armed(&mut self, places: &mut Places) -> Option<Armed> {
+        self.armed.take_first(places)
     }
 
     pub fn items(&self) -> impl Iterator<Item = Item> {
@@ -70,16 +70,16 @@ impl Group {
     }
 
     /// `false`: it is not here.
-    pub fn remove(&mut self, item: Item) -> bool {
-        let Some(at) = self.hot.iter().position(|hot| hot.item == item) else { return self.disarm(item) };
+    pub fn remove(&mut self, item: Item, places: &mut Places) -> bool {
+        let Some(at) = self.hot.iter().position(|hot| hot.item == item) else { return self.disarm(item, places) };
         self.hot.swap_remove(at);
         self.left = self.left.min(self.hot.len());
         true
     }
 
     /// Takes a ring from those that leave soon. `false`: it is not there.
-    pub fn disarm(&mut self, item: Item) -> bool {
-        !self.armed.is_empty() && self.armed.remove(item)
+    pub fn disarm(&mut self, item: Item, places: &mut Places) -> bool {
+        self.armed.remove(item, places)
     }
 
     /// What was not spent in the turn before is gone: there was nothing to spend it on.

@@ -14,6 +14,15 @@ pub(crate) enum Item {
     Crossing(u32),
 }
 
+/// What is known of an item by a number: only of rings, which alone can have launch times.
+#[inline(always)]
+pub(super) fn key(item: Item) -> Option<u32> {
+    match item {
+        Item::Ring(at) => Some(at),
+        Item::PortQueue(_) | Item::Crossing(_) => None,
+    }
+}
+
 /// What a look at an item found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {

@@ -33,6 +33,7 @@ pub(crate) use armed::Armed;
 pub(crate) use cold::{ColdRing, Kick};
 pub(crate) use item::{Item, Look, Owner};
 
+use armed::Places;
 use cold::Cold;
 use group::Group;
 use millrace_flow::table::BURST;
@@ -46,6 +47,10 @@ const ALONE: i64 = 512;
 const FEW: usize = 8;
 /// What a worker spends between two looks at who has kicked, in units of [`cost`]: some 20 microseconds.
 const BETWEEN_NEWS: u64 = 2048;
+/// The same if launches are near all the time.
+const MOST_BETWEEN_NEWS: u64 = 4 * BETWEEN_NEWS;
+/// Flags that are looked at in a pass while a launch is near: each may be a miss of the cache.
+const FEW_FLAGS: usize = 8;
 
 /// All that one worker serves.
 pub(crate) struct Turns {
@@ -55,6 +60,8 @@ pub(crate) struct Turns {
     spare: Vec<Group>,
     cold: Cold,
     waiting: Waiting,
+    // Of rings that are armed.
+    places: Places,
     // The earliest time of all that is armed; `u64::MAX`: nothing is.
     first_launch: u64,
     // Since the last look at who has kicked.
@@ -70,6 +77,7 @@ impl Default for Turns {
             spare: Vec::new(),
             cold: Cold::default(),
             waiting: Waiting::default(),
+            places: Places::default(),
             first_launch: u64::MAX,
             spent: 0,
             rings: 0,
@@ -102,6 +110,7 @@ impl Turns {
         self.rings += usize::from(matches!(item, Item::Ring(_)));
         self.items += 1;
         self.waiting.make_room(item);
+        self.places.make_room(item);
         self.heat(item, owner);
     }
 
@@ -119,7 +128,8 @@ impl Turns {
     /// Takes an item away, if it is there.
     pub fn remove(&mut self, item: Item) {
         if self.cold.take(item).is_none() && self.waiting.take(item).is_none() {
-            let Some(at) = self.groups.iter_mut().position(|group| group.remove(item)) else { return };
+            let Self { groups, places, .. } = self;
+            let Some(at) = groups.iter_mut().position(|group| group.remove(item, places)) else { return };
             if self.groups[at].is_empty() {
                 self.drop_group(at);
             }
@@ -227,11 +237,11 @@ impl Turns {
         self.cold.len() > 0
     }
 
-    /// Whether it is time to look who has kicked. To be asked once per pass.
+    /// Whether it is time to look who has kicked; while a launch is near that can wait, but not for ever. To be asked once per pass.
     #[inline(always)]
-    pub fn wants_news(&mut self) -> bool {
+    pub fn wants_news(&mut self, is_near: bool) -> bool {
         self.spent += 1;
-        if self.spent < BETWEEN_NEWS {
+        if self.spent < if is_near { MOST_BETWEEN_NEWS } else { BETWEEN_NEWS } {
             return false;
         }
         self.spent = 0;
@@ -248,16 +258,17 @@ impl Turns {
         self.cold.kicked_all();
     }
 
-    /// What a pass does for cold rings: looks through some of those behind kicks. `true` when one is hot now.
+    /// What a pass does for cold rings: looks through some of those behind kicks, fewer while a launch is near. `true` when one is hot
+    /// now.
     #[inline(always)]
-    pub fn serve_cold(&mut self) -> bool {
-        self.is_scanning() && self.scan()
+    pub fn serve_cold(&mut self, is_near: bool) -> bool {
+        self.is_scanning() && self.scan(is_near)
     }
 
     /// Looks through some of the rings behind kicks. `true` when one was rung and is hot now.
-    fn scan(&mut self) -> bool {
-        let looks = if self.groups.len() <= 1 { ALONE } else { QUANTUM } / 2;
-        let rung = self.cold.scan(looks as usize);
+    fn scan(&mut self, is_near: bool) -> bool {
+        let looks = if self.groups.len() <= 1 { ALONE } else { QUANTUM } as usize / 2;
+        let rung = self.cold.scan(if is_near { FEW_FLAGS } else { looks });
         rung.iter().for_each(|&(owner, item)| self.heat(item, owner));
         !rung.is_empty()
     }
@@ -299,11 +310,11 @@ impl Turns {
     }
 
     fn expire(&mut self, now: u64, most: usize) {
-        let Self { groups, spare, waiting, first_launch, .. } = self;
+        let Self { groups, spare, waiting, places, first_launch, .. } = self;
         waiting.expire(now, most, |owner, item, armed| match armed {
             Some(armed) => {
                 *first_launch = armed.at.min(*first_launch);
-                group_of(groups, spare, owner).arm(armed);
+                group_of(groups, spare, owner).arm(armed, places);
             }
             None => heat(groups, spare, item, owner),
         });
@@ -317,7 +328,7 @@ impl Turns {
 
     /// A ring that has no turns leaves soon. `group`: that of its owner.
     pub fn arm(&mut self, group: usize, armed: Armed) {
-        self.groups[group].arm(armed);
+        self.groups[group].arm(armed, &mut self.places);
         self.first_launch = self.first_launch.min(armed.at);
     }
 
@@ -339,7 +350,7 @@ impl Turns {
 
     /// Takes the first ring of the group out of those that leave soon.
     pub fn take_armed(&mut self, group: usize) -> Option<Armed> {
-        let armed = self.groups[group].take_armed();
+        let armed = self.groups[group].take_armed(&mut self.places);
         self.find_first_launch();
         armed
     }
@@ -376,8 +387,11 @@ impl Turns {
     pub fn warm(&mut self, item: Item) {
         if let Some(owner) = self.cold.take(item).or_else(|| self.waiting.take(item)) {
             self.heat(item, owner);
-        } else if let Some(at) = self.groups.iter_mut().position(|group| group.disarm(item)) {
-            self.groups[at].add(item);
+            return;
+        }
+        let Self { groups, places, .. } = self;
+        if let Some(at) = groups.iter_mut().position(|group| group.disarm(item, places)) {
+            groups[at].add(item);
             self.find_first_launch();
         }
     }

@@ -66,7 +66,7 @@ impl Bench {
         let before: BTreeSet<Item> = self.turns.hot().collect();
         let mut steps = 0;
         while self.turns.is_scanning() {
-            self.turns.scan();
+            self.turns.scan(false);
             steps += 1;
             assert!(steps < 10_000, "a look through that never ends");
         }
@@ -169,6 +169,49 @@ fn quiet_rings_get_cold_and_a_kick_finds_those_that_were_rung() {
     bench.turns.kicked_all();
     assert_eq!(bench.scan(), BTreeSet::from([ring(10), ring(11), ring(12), ring(999)]));
     assert_eq!(bench.turns.rings(), 1000);
+}
+
+#[test]
+fn while_a_launch_is_near_few_flags_are_looked_at_and_news_wait_but_not_for_ever() {
+    let mut bench = Bench::with(&[(1, 0..300)]);
+    bench.cool(|_| false);
+    for ring in [ring(0), ring(299)] {
+        bench.flags[&ring].store(0, Ordering::Relaxed);
+    }
+    bench.turns.kicked_all();
+    let mut passes = 0;
+    while bench.turns.is_scanning() {
+        let hot = bench.turns.hot().count();
+        bench.turns.serve_cold(true);
+        assert!(bench.turns.hot().count() <= hot + FEW_FLAGS);
+        passes += 1;
+    }
+    // There are three rings behind each kick, so a pass looks at no more.
+    assert_eq!((passes, bench.turns.hot().collect::<BTreeSet<_>>()), (100, [0, 299].map(ring).into()));
+    let mut asked = |is_near| (1..).find(|_| bench.turns.wants_news(is_near)).unwrap();
+    // Something was spent before.
+    asked(false);
+    assert_eq!((asked(false), asked(true), asked(false)), (BETWEEN_NEWS, MOST_BETWEEN_NEWS, BETWEEN_NEWS));
+}
+
+#[test]
+fn a_look_through_goes_on_in_small_steps_while_a_launch_is_near() {
+    let mut turns = Turns::default();
+    (0..100).for_each(|place| turns.add(ring(place), 1));
+    let mut rung = None;
+    for _ in 0..100 {
+        turns.begin(0);
+        let item = turns.next(0).unwrap();
+        assert!(!turns.note(0, Look::Quiet, 1));
+        let flag = Region::heap(4).window().word32(0).unwrap();
+        flag.store(u32::from(item != ring(99)), Ordering::Relaxed);
+        turns.cool(0, ColdRing { item, kick: Some(7), flag: flag.clone() });
+        rung = rung.or_else(|| (item == ring(99)).then_some(flag));
+    }
+    assert_eq!(turns.hot().count(), 0);
+    turns.kicked(Some(7));
+    let steps = (1..).find(|_| turns.serve_cold(true)).unwrap();
+    assert_eq!(steps, 100_usize.div_ceil(FEW_FLAGS));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! ring is behind the frame that waits.
 
 use super::armed::Armed;
-use super::item::{Item, Owner};
+use super::item::{Item, Owner, key};
 use super::wheel::Wheel;
 
 /// What is taken out of the wheel at once at most, moved in it, or looked at in a sweep. A step is some misses of the cache.
@@ -26,15 +26,6 @@ pub(super) struct Waiting {
     launches: Vec<Launch>,
     // The clock by which they wait was changed: from this place on they have to be judged again.
     sweep: Option<u32>,
-}
-
-/// The key of what can wait.
-#[inline(always)]
-fn key(item: Item) -> Option<u32> {
-    match item {
-        Item::Ring(at) => Some(at),
-        Item::PortQueue(_) | Item::Crossing(_) => None,
-    }
 }
 
 impl Waiting {

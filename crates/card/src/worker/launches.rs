@@ -25,10 +25,35 @@ const SOON: u64 = 32_000;
 const NEAR: u64 = 500;
 /// As long as a launch is further ahead than so many ns, there is time to fetch what it needs once more: others have had turns since.
 const AGAIN: u64 = 200;
+/// So many ns a ring waits itself for its launch time at most, when it is asked for it [`NEAR`] before.
+const PATIENCE: u64 = NEAR + 100;
 /// Launches one after the other, before others have a turn.
 const AT_ONCE: usize = 32;
 
+/// Rings that have been quiet for long and are not made cold, one after the other, because a launch is near: it takes some
+/// microseconds. Where launches are always near, every so manyth is, so that rings do not keep their turns for ever.
+const MOST_PUT_OFF: u32 = 15;
+
+/// What was put off for launches.
+#[derive(Default)]
+pub(crate) struct PutOff(u32);
+
+impl PutOff {
+    /// Whether what could be done now had better be done later.
+    pub fn puts_off(&mut self, is_near: bool) -> bool {
+        self.0 = if is_near && self.0 < MOST_PUT_OFF { self.0 + 1 } else { 0 };
+        self.0 > 0
+    }
+}
+
 impl Worker {
+    /// Whether a launch comes so soon that what takes some microseconds, and can wait, would make it late.
+    #[inline(always)]
+    pub(super) fn is_near(&self) -> bool {
+        let first = self.turns.first_launch();
+        first != u64::MAX && first < self.shard.clock.card().saturating_add(FETCH)
+    }
+
     /// Arms rings whose launch times come soon.
     #[inline]
     pub(super) fn attend_waiting(&mut self) {
@@ -81,10 +106,17 @@ impl Worker {
             if armed.at > now + AGAIN {
                 self.shard.prepare(armed.item);
             }
+            if self.shard.can_wait(armed.item) {
+                // What is done meanwhile need not be done when the time has come.
+                self.turns.charge(group, cost::of_waiting(armed.at.saturating_sub(now).min(NEAR)));
+                worked |= self.serve(group, PATIENCE);
+                now = self.shard.clock.exactly();
+                continue;
+            }
             match self.wait_for(armed.at) {
                 Some(waited) => {
                     self.turns.charge(group, cost::of_waiting(waited));
-                    worked |= self.serve(group);
+                    worked |= self.serve(group, 0);
                     now = self.shard.clock.exactly();
                 }
                 // It is judged again.
@@ -128,16 +160,18 @@ impl Worker {
         Some(clock.ticks() - began)
     }
 
-    /// Serves the first ring of a group, whose time has come. Its frames that would come behind that of the next ring stay where they
+    /// Serves the first ring of a group, whose time has come, or does so within `patience` ns. Its frames that would come behind that of the next ring stay where they
     /// are: so those of an owner leave in the order of their times, and at equal times of their rings.
-    fn serve(&mut self, group: usize) -> bool {
+    fn serve(&mut self, group: usize, patience: u64) -> bool {
         let Some(Armed { item, order, .. }) = self.turns.take_armed(group) else { return false };
         let last = |next: Armed| next.at.saturating_sub(u64::from(next.order < order));
         let until = self.turns.first_of(group).map_or(u64::MAX, last);
-        let (look, cost) = self.shard.launch(item, until);
+        let (look, cost) = self.shard.launch(item, until, patience);
         self.turns.charge(group, cost);
         match self.shard.launch_of(item) {
             _ if look == Look::Ended => self.turns.has_ended(),
+            // Its time has not come, because somebody has set the clock or changed the time, or there was no room. It is judged again.
+            _ if patience > 0 && !look.is_work() => self.turns.heat_in(group, item),
             Some(Launch { at, order, left, .. }) if left <= SHORTLY => self.turns.arm(group, Armed { at, order, item }),
             _ => self.turns.heat_in(group, item),
         }
@@ -150,7 +184,7 @@ impl Worker {
         while let Some(armed) = self.turns.first_in_turn(group)
             && armed.at <= self.shard.clock.exactly()
         {
-            worked |= self.serve(group);
+            worked |= self.serve(group, 0);
             // Others are punctual meanwhile.
             worked |= self.launch();
         }
@@ -170,5 +204,19 @@ impl Worker {
         // The wheel says it earlier.
         let waits = self.turns.next_due().map(|due| due.saturating_add(AHEAD));
         armed.into_iter().chain(waits).min().map(|until| self.shard.sleep_until(until, self.wakes.early()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_wait_is_put_off_while_a_launch_is_near_but_not_for_ever() {
+        let mut put_off = PutOff::default();
+        assert!(!put_off.puts_off(false));
+        let done = (0..160).filter(|_| !put_off.puts_off(true)).count();
+        assert_eq!(done, 160 / (MOST_PUT_OFF as usize + 1));
+        assert!(put_off.puts_off(true) && !put_off.puts_off(false));
     }
 }

@@ -100,6 +100,7 @@ fn worker(engine: Engine, count: u32, tsu: &Arc<Tsu>, port_queue: Box<dyn PortQu
         hot: Vec::new(),
         fetched: None,
         wakes: Wakes::default(),
+        put_off: PutOff::default(),
         clock_version: 0,
     };
     worker.sleep.watch(&worker.mailbox.kick_any);

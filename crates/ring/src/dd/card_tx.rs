@@ -43,6 +43,8 @@ pub struct CardTx {
     pub(super) held: u64,
     // Frames of later launch times wait, whatever the clock shows.
     pub(super) until: u64,
+    // The next frame with a launch time is waited for if that is not more ns ahead.
+    pub(super) patience: u64,
     limits: FrameLimits,
     pub(super) iotlb: Iotlb,
     pub(super) clock: Box<dyn Clock>,
@@ -72,6 +74,7 @@ impl CardTx {
             step: 0,
             held: 0,
             until: u64::MAX,
+            patience: 0,
             limits,
             iotlb,
             clock,
@@ -179,11 +182,12 @@ impl CardTx {
         core::hint::black_box((self.launch_in(), self.limits.max, self.finished.first(), self.judge.counts.latest()));
     }
 
-    /// The launch time that was waited for has come: the frame at the head is judged anew by the next [`CardTx::serve`], which leaves
-    /// frames with launch times after `until` in the ring.
+    /// The launch time that was waited for has come, or does so within `patience` ns: the frame at the head is judged anew by the next
+    /// [`CardTx::serve`], which waits for it so long, with everything else done, and leaves frames with launch times after `until` in
+    /// the ring.
     #[inline(always)]
-    pub fn come_due(&mut self, until: u64) {
-        (self.held, self.until) = (0, until);
+    pub fn come_due(&mut self, until: u64, patience: u64) {
+        (self.held, self.until, self.patience) = (0, until, patience);
     }
 
     /// How long the frame at the head has to wait for its launch time; `None` if none waits.
@@ -234,7 +238,7 @@ impl CardTx {
         self.iotlb.sync();
         (self.held, self.at_once) = (0, at_once);
         let served = serve::serve::<BATCH, _>(self, budget, take);
-        self.until = u64::MAX;
+        (self.until, self.patience) = (u64::MAX, 0);
         served
     }
 

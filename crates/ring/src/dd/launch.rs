@@ -6,10 +6,14 @@ use super::layout::{Outcome, Status};
 use crate::serve::{After, Reader};
 use crate::{EngineFault, Served};
 use core::array;
+use core::hint::spin_loop;
 use core::sync::atomic::{AtomicU64, Ordering};
 use millrace_abi::launch::{BUCKETS, FarPolicy, HORIZON, LatePolicy, LaunchPolicy, Reason, bucket_of};
 use millrace_dma::{Access, Iova, Span};
 use std::sync::Arc;
+
+/// Readings of the clock while a launch time is waited for: they take longer than anybody's patience.
+const MOST_READINGS: u32 = 500;
 
 const REASONS: usize = Reason::ALL.len();
 
@@ -115,10 +119,12 @@ impl CardTx {
             self.held = time;
             return Ok(After::Nothing);
         }
+        // Once: what comes behind it is waited for by who asks.
+        let patience = core::mem::take(&mut self.patience);
         // Before the clock is read, so that between that and the hand-over there is nothing. Nobody has judged the address yet.
         let iova = self.ring.address(self.head);
         let ahead = self.iotlb.peek(iova, len.into(), Access::Read).and_then(|reach| reach.span(iova, len.into()));
-        let now = self.clock.now();
+        let now = self.await_launch(time, patience);
         let reason = match self.judge.judge(time, now) {
             Judged::Wait => {
                 self.held = time;
@@ -148,6 +154,20 @@ impl CardTx {
         self.end_launch(reason, time, now);
         self.take(Status { len, outcome: self.judge.outcome(reason) as u8, port: 0, done: self.at_once });
         Ok(After::Frame)
+    }
+
+    /// Waits for a launch time that comes within `patience` ns; returns the clock, read last of all. A clock that stands, or was set
+    /// back, is not waited for.
+    fn await_launch(&self, time: u64, patience: u64) -> u64 {
+        let mut now = self.clock.now();
+        for _ in 0..MOST_READINGS {
+            if now >= time || time - now > patience {
+                break;
+            }
+            spin_loop();
+            now = self.clock.now();
+        }
+        now
     }
 
     /// The verdict on the frame at the head has fallen at `now`. Software sees it with the done bit.

@@ -1,5 +1,6 @@
 //! Rings whose next frame has a time.
 
+use crate::shard::slots::TxSlot;
 use crate::shard::state::Shard;
 use crate::turns::{Item, Look};
 
@@ -34,12 +35,20 @@ impl Shard {
         }
     }
 
-    /// As [`Shard::look`], at a ring whose time has come: frames with launch times after `until` stay where they are.
-    pub fn launch(&mut self, item: Item, until: u64) -> (Look, u32) {
+    /// Whether a ring waits itself for a launch time that is near, with all that goes before the hand-over done.
+    #[inline(always)]
+    pub fn can_wait(&self, item: Item) -> bool {
+        let Item::Ring(place) = item else { return false };
+        self.tx.get(place as usize).is_some_and(TxSlot::can_wait)
+    }
+
+    /// As [`Shard::look`], at a ring whose time has come, or comes within `patience` ns, for which it [can wait](Shard::can_wait): frames
+    /// with launch times after `until` stay where they are.
+    pub fn launch(&mut self, item: Item, until: u64, patience: u64) -> (Look, u32) {
         if let Item::Ring(place) = item
             && let Some(slot) = self.tx.get_mut(place as usize)
         {
-            slot.come_due(until);
+            slot.come_due(until, patience);
         }
         self.look(item)
     }

@@ -188,11 +188,19 @@ impl TxSlot {
         core::hint::black_box((self.openers.want_stamps(), self.left, self.cost, self.ticket, self.translations));
     }
 
-    /// The time of the next frame has come; the next burst takes none with a later launch time than `until`.
+    /// Whether the engine may be asked for a frame shortly before its launch time, and waits for that itself: not if somebody else has
+    /// to be asked as well, or wants to know between which times it left.
     #[inline(always)]
-    pub fn come_due(&mut self, until: u64) {
+    pub fn can_wait(&self) -> bool {
+        self.discipline.is_none() && !self.openers.want_stamps()
+    }
+
+    /// The time of the next frame has come, or does so within `patience` ns; the next burst waits for it so long, and takes none with a
+    /// later launch time than `until`.
+    #[inline(always)]
+    pub fn come_due(&mut self, until: u64, patience: u64) {
         if let Some(engine) = self.engine.running_mut() {
-            engine.come_due(until);
+            engine.come_due(until, patience);
         }
     }
 

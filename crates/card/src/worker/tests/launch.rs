@@ -34,6 +34,21 @@ impl Launcher {
         QueueState::from_word(word).unwrap()
     }
 
+    fn flag(&self) -> millrace_dma::Word32 {
+        self.control.window().word32(CARD_SLEEPS_AT).unwrap()
+    }
+
+    pub fn is_cold(&self) -> bool {
+        self.flag().load(Ordering::Relaxed) != 0
+    }
+
+    /// Kicks, if the worker says that it sleeps.
+    pub fn wake(&self, worker: &Worker) {
+        if Ringer::new(self.flag()).must_signal() {
+            worker.mailbox.kick_all();
+        }
+    }
+
     pub fn passed(&self) -> u64 {
         self.queue.status.counts.read().passed
     }

@@ -4,6 +4,7 @@ use super::launch::{Launcher, start_of};
 use super::*;
 use crate::counters::QueueDrop;
 use crate::schedule::PortSchedule;
+use millrace_abi::register::tsu as t;
 use millrace_abi::schedule::{Gate, QueueClass, Schedule};
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -185,6 +186,45 @@ fn what_is_written_into_descriptors_that_wait_is_judged_when_their_time_comes_an
     let state = |queue: usize| scene.queues[queue].state();
     assert!(matches!(state(5), QueueState::Faulted(FaultKind::Unmapped)), "{:?}", state(5));
     assert!((0..9).filter(|&queue| queue != 5).all(|queue| state(queue) == QueueState::Running));
+}
+
+/// A launch is 5 us ahead from now on, and never comes: the clock hardly goes. `false`: it came before that.
+fn hold_before_launch(scene: &mut Scene, queue: usize) -> bool {
+    let launch = scene.now() + MILLISECOND;
+    assert!(scene.queues[queue].post_one(65, launch));
+    scene.pass_until("it is armed, or leaves", |scene| {
+        scene.worker.turns.first_launch() == launch || !scene.left.lock().unwrap().is_empty()
+    });
+    let (seconds, rest) = ((launch - 5_000) / 1_000_000_000, (launch - 5_000) % 1_000_000_000);
+    let at = millrace_clock::Time::new(seconds as u32, rest as u32);
+    let words = [
+        (t::DATA_LOW, 1 << 10),
+        (t::DATA_MIDDLE, 0),
+        (t::COMMAND, t::COMMAND_WRITE_INCREMENT),
+        (t::DATA_LOW, at.fraction as u32),
+        (t::DATA_MIDDLE, (at.fraction >> 32) as u32),
+        (t::DATA_HIGH, at.seconds),
+        (t::COMMAND, t::COMMAND_WRITE_TIME),
+    ];
+    words.iter().for_each(|&(register, value)| _ = scene.tsu.write(register.bytes(), value));
+    scene.worker.pass();
+    scene.worker.is_near()
+}
+
+#[test]
+fn who_always_has_a_launch_near_keeps_quiet_rings_neither_hot_nor_unheard() {
+    const QUIET: usize = 40;
+    let mut scene = (0..TRIES).find_map(|_| {
+        let mut scene = Scene::new((0..QUIET as u32 + 1).map(|queue| if queue < QUIET as u32 { 7 } else { 9 }));
+        hold_before_launch(&mut scene, QUIET).then_some(scene)
+    });
+    let scene = scene.as_mut().expect("a launch that is near");
+    scene.pass_until("half of them are cold", |scene| scene.worker.turns.hot().count() <= QUIET / 2);
+    let cold = (0..QUIET).find(|&queue| scene.queues[queue].is_cold()).unwrap();
+    assert!(scene.queues[cold].post_one(64, 0));
+    scene.queues[cold].wake(&scene.worker);
+    scene.pass_until("it is heard", |scene| scene.left.lock().unwrap().iter().any(|&(len, _)| len == 64));
+    assert!(scene.worker.is_near() && scene.left.lock().unwrap().len() == 1);
 }
 
 #[test]

@@ -53,6 +53,45 @@ fn a_time_that_has_passed_is_at_once_and_one_beyond_the_horizon_is_an_error() {
     assert_eq!(card.launch_in(), Some(Duration::from_nanos(HORIZON)));
 }
 
+/// A clock that goes on by so many ns with each reading.
+fn ticking(memory: &Memory, step: u64) -> Box<dyn Clock> {
+    let now = memory.now.clone();
+    Box::new(move || now.fetch_add(step, Ordering::Relaxed))
+}
+
+#[test]
+fn a_launch_time_that_is_near_is_waited_for_once_and_what_is_far_or_never_comes_is_not() {
+    const NEAR: u64 = 500;
+    let (memory, mut host, mut card) = timed();
+    for (i, launch) in [(0, START + 400), (1, START + 700), (2, START + 2_000)] {
+        assert!(host.post(Frame { launch, ..memory.frame(i, 60) }));
+    }
+    host.flush();
+    card.set_clock(ticking(&memory, 20));
+    card.come_due(u64::MAX, NEAR);
+    assert_eq!(serve_all(&mut card).0.frames, 1);
+    assert_eq!(host.reclaim(), 1);
+    // Its time, and at most two readings more: one that tells it, and one of this test's.
+    let after = memory.now.load(Ordering::Relaxed);
+    assert!((START + 400..START + 460).contains(&after), "{}", after - START);
+    assert_eq!(card.held_until(), Some(START + 700));
+    card.come_due(u64::MAX, NEAR);
+    assert_eq!(serve_all(&mut card).0.frames, 1);
+    // It is too far ahead: one reading says so.
+    let before = memory.now.load(Ordering::Relaxed);
+    card.come_due(u64::MAX, NEAR);
+    assert_eq!(serve_all(&mut card).0.frames, 0);
+    assert_eq!(memory.now.load(Ordering::Relaxed), before + 20);
+    // The clock stands.
+    at(&memory, START + 1_900);
+    card.set_clock(ticking(&memory, 0));
+    card.come_due(u64::MAX, NEAR);
+    assert_eq!((serve_all(&mut card).0.frames, card.held_until()), (0, Some(START + 2_000)));
+    at(&memory, START + 2_000);
+    card.come_due(u64::MAX, 0);
+    assert_eq!(serve_all(&mut card).0.frames, 1);
+}
+
 #[test]
 fn a_clock_that_is_set_back_makes_a_launch_time_wild_and_not_the_queue_stuck() {
     let (memory, mut host, mut card) = timed();
