@@ -61,6 +61,13 @@ enum What {
     Expected(Time),
 }
 
+/// A message to be sent. When a Sync leaves is written into it as late as can be.
+struct Due {
+    data: Vec<u8>,
+    link_local: bool,
+    context: Option<TimestampContext>,
+}
+
 /// How the clock does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Status {
@@ -133,7 +140,7 @@ struct Last {
 /// What actions come to.
 struct Out {
     timers: Timers,
-    frames: VecDeque<Outgoing>,
+    messages: VecDeque<Due>,
     transport: Transport,
     mac: [u8; 6],
     utc_offset: Option<i16>,
@@ -150,13 +157,13 @@ impl<'a, C: Led> Engine<'a, C> {
         let (port, actions) = instance.0.add_port(settings.port(), seen.clone(), clock, rng).end_bmca();
         let mut out = Out {
             timers: Timers::default(),
-            frames: VecDeque::new(),
+            messages: VecDeque::new(),
             transport: settings.transport,
             mac: settings.mac,
             utc_offset: settings.utc_offset,
             ahead: settings.one_step.then(Ahead::default),
         };
-        out.take(actions, now, &led);
+        out.take(actions, now);
         out.timers.set(Timer::Compare, now, instance.0.bmca_interval());
         Self { instance, port: Some(port), out, seen, led, settings: *settings, last: Last::default() }
     }
@@ -174,7 +181,7 @@ impl<'a, C: Led> Engine<'a, C> {
             Message::Event(message) => port.handle_event_receive(message, to_statime(at)),
             Message::General(message) => port.handle_general_receive(message),
         };
-        self.out.take(actions, now, &self.led);
+        self.out.take(actions, now);
         self.note(now);
         true
     }
@@ -187,7 +194,7 @@ impl<'a, C: Led> Engine<'a, C> {
                     ahead.learn(from, at);
                 }
                 let actions = port.handle_send_timestamp(context, to_statime(at));
-                self.out.take(actions, now, &self.led);
+                self.out.take(actions, now);
             }
             (What::Expected(from), _) => {
                 if let Some(ahead) = &mut self.out.ahead {
@@ -214,7 +221,7 @@ impl<'a, C: Led> Engine<'a, C> {
                 Timer::Receipt => port.handle_announce_receipt_timer(),
                 Timer::Filter | Timer::Compare => port.handle_filter_update_timer(),
             };
-            self.out.take(actions, now, &self.led);
+            self.out.take(actions, now);
         }
         self.note(now);
     }
@@ -225,7 +232,7 @@ impl<'a, C: Led> Engine<'a, C> {
             let mut port: PortOf<'a, InBmca, C> = port.start_bmca();
             self.instance.0.bmca(&mut [&mut port]);
             let (port, actions) = port.end_bmca();
-            self.out.take(actions, now, &self.led);
+            self.out.take(actions, now);
             self.port = Some(port);
         }
         self.out.timers.set(Timer::Compare, now, self.instance.0.bmca_interval());
@@ -236,9 +243,10 @@ impl<'a, C: Led> Engine<'a, C> {
         self.out.timers.next()
     }
 
-    /// The next frame to be sent.
+    /// The next frame, to be sent at once: a one-step Sync says when it will leave.
     pub fn next_frame(&mut self) -> Option<Outgoing> {
-        self.out.frames.pop_front()
+        let due = self.out.messages.pop_front()?;
+        Some(self.out.outgoing(due, || self.led.borrow().now()))
     }
 
     /// Takes note of what has been measured.
@@ -297,7 +305,7 @@ impl<'a, C: Led> Engine<'a, C> {
     pub fn leave(&mut self, now: u64) {
         if let Some(port) = self.port.as_mut().filter(|port| port.is_steering()) {
             let actions = port.handle_filter_update_timer();
-            self.out.take(actions, now, &self.led);
+            self.out.take(actions, now);
         }
     }
 
@@ -319,10 +327,10 @@ impl<'a, C: Led> Engine<'a, C> {
 
 impl Out {
     /// Does what statime wants to be done. Of a set of actions one at most is a frame whose time matters.
-    fn take<C: Led>(&mut self, actions: PortActionIterator<'_>, now: u64, led: &RefCell<C>) {
+    fn take(&mut self, actions: PortActionIterator<'_>, now: u64) {
         for action in actions {
             match action {
-                PortAction::SendEvent { context, data, link_local } => self.send_event(context, data, link_local, led),
+                PortAction::SendEvent { context, data, link_local } => self.send(data, link_local, Some(context)),
                 PortAction::SendGeneral { data, link_local } if timescale::is_announce(data) => {
                     let mut message = data.to_vec();
                     timescale::write(&mut message, self.utc_offset);
@@ -339,25 +347,28 @@ impl Out {
         }
     }
 
-    fn send_event<C: Led>(&mut self, context: TimestampContext, data: &[u8], link_local: bool, led: &RefCell<C>) {
-        let Some(ahead) = self.ahead.filter(|_| one_step::is_sync(data)) else {
-            return self.send(data, link_local, Some(Sent(What::Told(context, None))));
-        };
-        let now = led.borrow().now();
-        if !ahead.is_known() {
-            // The first one is two-step, and tells how long a frame takes.
-            return self.send(data, link_local, Some(Sent(What::Told(context, Some(now)))));
+    fn send(&mut self, data: &[u8], link_local: bool, context: Option<TimestampContext>) {
+        if self.messages.len() == MOST_FRAMES {
+            self.messages.pop_front();
         }
-        let mut message = data.to_vec();
-        one_step::write(&mut message, ahead.of(now));
-        self.send(&message, link_local, Some(Sent(What::Expected(now))));
+        self.messages.push_back(Due { data: data.to_vec(), link_local, context });
     }
 
-    fn send(&mut self, message: &[u8], link_local: bool, sent: Option<Sent>) {
-        if self.frames.len() == MOST_FRAMES {
-            self.frames.pop_front();
-        }
-        self.frames.push_back(Outgoing { frame: self.transport.frame(self.mac, message, link_local), sent });
+    /// A message as a frame that is handed over `now`.
+    fn outgoing(&self, due: Due, now: impl FnOnce() -> Time) -> Outgoing {
+        let Due { mut data, link_local, context } = due;
+        let ahead = self.ahead.filter(|_| one_step::is_sync(&data));
+        let what = context.map(|context| {
+            let Some(ahead) = ahead else { return What::Told(context, None) };
+            let from = now();
+            if !ahead.is_known() {
+                // The first one is two-step, and tells how long a frame takes.
+                return What::Told(context, Some(from));
+            }
+            one_step::write(&mut data, ahead.of(from));
+            What::Expected(from)
+        });
+        Outgoing { frame: self.transport.frame(self.mac, &data, link_local), sent: what.map(Sent) }
     }
 }
 
