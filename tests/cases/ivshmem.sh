@@ -102,6 +102,7 @@ for name in sys.argv[1:]:
     rows = [row for row in map(json.loads, open(name)) if "operation" in row]
     assert len(rows) == 6, rows
     for row in rows:
+        print(name.rsplit("/", 1)[1], {key: row[key] for key in row if key != "command"})
         assert row["copies"] == 1 and row["packets"] == 0 and row["pages"] == 0, row
 END
 # A program of a machine that is killed, of whose end nobody tells: the next one is told apart, and who has worked with it is told.

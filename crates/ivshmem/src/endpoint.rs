@@ -13,6 +13,8 @@ use rustix::fd::BorrowedFd;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// Bytes of a message at most.
@@ -151,6 +153,8 @@ pub struct Refused {
     pub doorbells: u64,
     /// Peers from whom no message is taken any more, since they have written what is none.
     pub messages: u64,
+    /// Doorbells that came although nobody listens for their numbers: rung before that was said, or by somebody who does not look.
+    pub unclaimed: u64,
 }
 
 enum Link {
@@ -186,6 +190,7 @@ pub struct Endpoint {
     next: u16,
     words: Box<[u64; MOST_WORDS]>,
     refused: Refused,
+    unclaimed: Arc<AtomicU64>,
 }
 
 impl Endpoint {
@@ -200,7 +205,11 @@ impl Endpoint {
         };
         let (layout, own) = match &link {
             Link::Host(host) => (Layout::open(host.window())?, host.id),
-            Link::Guest(device) => (Layout::open(device.window())?, device.id),
+            Link::Guest(device) => {
+                let layout = Layout::open(device.window())?;
+                let own = device.called % layout.slots();
+                (layout, own)
+            }
         };
         let slots = layout.slots();
         if own >= slots {
@@ -208,8 +217,8 @@ impl Endpoint {
         }
         let (outs, ins) = ((0..slots).map(|_| None).collect(), (0..slots).map(|_| None).collect());
         let (filter, words) = (None, Box::new([0; MOST_WORDS]));
-        let refused = Refused::default();
-        Ok(Self { link, layout, own, outs, ins, filter, may_send: false, next: 0, words, refused })
+        let (refused, unclaimed) = Default::default();
+        Ok(Self { link, layout, own, outs, ins, filter, may_send: false, next: 0, words, refused, unclaimed })
     }
 
     /// Its number.
@@ -234,7 +243,8 @@ impl Endpoint {
 
     /// What was not taken.
     pub fn refused(&self) -> Refused {
-        self.refused
+        // Relaxed: a count, which orders nothing.
+        Refused { unclaimed: self.unclaimed.load(Ordering::Relaxed), ..self.refused }
     }
 
     /// How many peers there may be.
@@ -242,7 +252,7 @@ impl Endpoint {
         self.layout.slots()
     }
 
-    /// Which of those that have had this number is there; 0: nobody.
+    /// Which of those that have had this number is there, something else for each; 0: nobody.
     pub fn presence(&self, peer: u16) -> u64 {
         // Acquire pairs with the Release in `Server::join`: the rings are empty before.
         self.layout.presence(peer).map_or(0, |word| word.load(Ordering::Acquire))
@@ -262,9 +272,12 @@ impl Endpoint {
 
     /// Wakes a peer, whether it sleeps or not: for whoever knows by something in [`Endpoint::rest`] that it does.
     pub fn wake(&mut self, peer: u16) {
+        let presence = self.presence(peer);
         match &mut self.link {
             Link::Host(host) => host.ring(peer),
-            Link::Guest(device) => device.ring(peer),
+            // In the lower half it is what QEMU knows that one by.
+            Link::Guest(device) if presence != 0 => device.ring(presence as u16),
+            Link::Guest(_) => {}
         }
     }
 
@@ -314,6 +327,9 @@ impl Endpoint {
         let place = self.ins.get_mut(usize::from(peer))?;
         if place.as_ref().is_none_or(|into| presence != 0 && into.presence != presence) {
             *place = Incoming::open(&self.layout, peer, self.own, presence, filter).ok();
+            if let Some(into) = place {
+                into.bells.count_in(&self.unclaimed);
+            }
         }
         place.as_mut()
     }

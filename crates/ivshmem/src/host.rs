@@ -1,6 +1,7 @@
 //! A program of the host as a client of the server, as QEMU is for a virtual machine.
 
 use crate::endpoint::EndpointError;
+use crate::layout::Layout;
 use crate::protocol::{MEMORY, Reader, VERSION};
 use millrace_dma::{Protection, Region, Window};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,10 +24,14 @@ const MOST_VECTORS: usize = 64;
 pub(crate) struct Host {
     socket: UnixStream,
     reader: Reader,
+    /// Its slot, and what it is called.
     pub id: u16,
+    called: u16,
+    slots: u16,
     region: Region,
     own: Vec<OwnedFd>,
-    peers: BTreeMap<u16, Vec<OwnedFd>>,
+    /// By slot: what the peer is called, and its vectors.
+    peers: BTreeMap<u16, (u16, Vec<OwnedFd>)>,
     pub is_alone: bool,
 }
 
@@ -52,18 +57,21 @@ impl Host {
         };
         let strange = || EndpointError::NoServer(path.to_owned());
         let (version, _) = next()?;
-        let id = next()?.0;
+        let called = next()?.0;
         let (number, memory) = next()?;
-        let (Ok(id), Some(memory)) = (u16::try_from(id), memory) else { return Err(strange()) };
+        let (Ok(called), Some(memory)) = (u16::try_from(called), memory) else { return Err(strange()) };
         if version != VERSION || number != MEMORY {
             return Err(strange());
         }
         let len = rustix::fs::fstat(&memory).map_or(0, |found| usize::try_from(found.st_size).unwrap_or(0));
         let region = Region::map_guarded(memory, len, Protection::ReadWrite).map_err(EndpointError::Memory)?;
+        let slots = Layout::open(region.window())?.slots();
         let mut host = Self {
             socket: socket.try_clone().map_err(failed)?,
             reader: Reader::default(),
-            id,
+            id: called % slots,
+            called,
+            slots,
             region,
             own: Vec::new(),
             peers: BTreeMap::new(),
@@ -83,12 +91,22 @@ impl Host {
     }
 
     fn note(&mut self, number: i64, fd: Option<OwnedFd>) {
-        let Ok(id) = u16::try_from(number) else { return };
+        let Ok(called) = u16::try_from(number) else { return };
+        let slot = called % self.slots;
         let Some(fd) = fd else {
-            self.peers.remove(&id);
+            self.peers.retain(|_, (gone, _)| *gone != called);
             return;
         };
-        let events = if id == self.id { &mut self.own } else { self.peers.entry(id).or_default() };
+        let events = if called == self.called {
+            &mut self.own
+        } else {
+            let (known, events) = self.peers.entry(slot).or_default();
+            if *known != called {
+                events.clear();
+            }
+            *known = called;
+            events
+        };
         if events.len() < MOST_VECTORS {
             events.push(fd);
         }
@@ -114,7 +132,7 @@ impl Host {
         if !self.peers.contains_key(&peer) && !self.is_alone {
             self.hear();
         }
-        if let Some(event) = self.peers.get(&peer).and_then(|events| events.first()) {
+        if let Some(event) = self.peers.get(&peer).and_then(|(_, events)| events.first()) {
             millrace_port::signal(event);
         }
     }

@@ -3,12 +3,12 @@
 //! ```text
 //! 0       "millrace"                                        the server, once
 //! 8       version (32 bits), slots (32 bits)                the server, once
-//! 64      a line of the cache for each slot: which of those that have had that id is there (64 bits); 0: nobody    the server
+//! 64      a line of the cache for each slot: what the peer is called by QEMU (lower 16 bits), which of all it is; 0: nobody    the server
 //! 8192    from each slot to each slot, by the sender first: doorbells (`millrace_message::bell`), messages (`millrace_ring::lines`)
 //! ...     the rest is for programs that know what to do with it
 //! ```
 //!
-//! A peer's id is its slot. Everybody can write everything: what is read is checked, and nobody is safe from those that he shares
+//! A peer's slot is the remainder of what it is called by the number of slots. Everybody can write everything: what is read is checked, and nobody is safe from those that he shares
 //! the memory with but in his own memory and time.
 
 use millrace_dma::{Ordering, OutOfRange, Window, Word64};
@@ -16,7 +16,7 @@ use millrace_message::bell;
 use millrace_ring::lines;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"millrace");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const WORDS_AT: [usize; 3] = [0, 8, 12];
 const DIRECTORY: usize = 64;
 const LINE: usize = 64;
@@ -108,7 +108,7 @@ impl Layout {
         self.slots
     }
 
-    /// Which of those that have had this id is there; 0: nobody.
+    /// Which of those that have had this slot is there, and what it is called (lower 16 bits); 0: nobody.
     ///
     /// # Errors
     /// There is no such slot.

@@ -24,7 +24,8 @@ const PAGE: usize = 4096;
 pub(crate) struct Device {
     address: String,
     doorbell: Word32,
-    pub id: u16,
+    /// What the peer of this machine is called.
+    pub called: u16,
     memory: PciResource,
     /// Locked by the one program that sends, and the one that receives.
     send: File,
@@ -60,21 +61,21 @@ impl Device {
         let registers = map(&send, at + REGISTERS_LEN)?;
         let word =
             |offset| registers.window().word32(at + offset).map_err(|_| EndpointError::NoDevice(address.clone()));
-        let (id, doorbell) = (word(ID)?.load(Ordering::Relaxed), word(DOORBELL)?);
-        let id = u16::try_from(id).map_err(|_| EndpointError::NotReady(address.clone()))?;
+        let (called, doorbell) = (word(ID)?.load(Ordering::Relaxed), word(DOORBELL)?);
+        let called = u16::try_from(called).map_err(|_| EndpointError::NotReady(address.clone()))?;
         let len = receive.metadata().map_err(failed("read"))?.len();
         let memory = map(&receive, usize::try_from(len).unwrap_or(0))?;
-        Ok(Self { doorbell, id, memory, send, receive, address })
+        Ok(Self { doorbell, called, memory, send, receive, address })
     }
 
     pub fn window(&self) -> &Window {
         self.memory.window()
     }
 
-    /// Rings the first vector of a peer: an exit from the virtual machine.
-    pub fn ring(&self, peer: u16) {
+    /// Rings the first vector of the peer that is called so: an exit from the virtual machine.
+    pub fn ring(&self, called: u16) {
         // Relaxed: the processor makes stores to a device that is not cached in their order, behind those before.
-        self.doorbell.store(u32::from(peer) << 16, Ordering::Relaxed);
+        self.doorbell.store(u32::from(called) << 16, Ordering::Relaxed);
     }
 
     /// Nobody else of this machine may send from now on.

@@ -1,6 +1,7 @@
 //! Peers of the host, and what a guest may do to the memory that it shares with them.
 
 use millrace_dma::{Protection, Region, Window};
+use millrace_ivshmem::layout::Layout;
 use millrace_ivshmem::protocol::Reader;
 use millrace_ivshmem::{At, Endpoint, EndpointError, Event, Limits, MOST_BYTES, Server};
 use rustix::fd::OwnedFd;
@@ -138,7 +139,16 @@ fn a_doorbell_that_nobody_listens_for_is_refused_and_stays_with_its_sender() {
     one.ring(to, 7).unwrap();
     assert!(matches!(one.ring(to, 10), Err(EndpointError::Unwanted(_, 10))));
     assert_eq!(two.take(), Some((one.id(), Event::Doorbell(7))));
-    drop(two);
+    // Somebody says for it that it listens for all: what comes then is counted.
+    let (stream, memory, _fds) = raw(&server.at());
+    let (bells, _) = Layout::open(&memory).unwrap().pair(one.id(), to).unwrap();
+    const ALL: usize = (1 << 16) / 8;
+    bells.span_mut(bells.len() - ALL, ALL).unwrap().write_from(&[0xff; ALL]);
+    one.ring(to, 10).unwrap();
+    one.ring(to, 9).unwrap();
+    let came = until("what it listens for comes", || two.take());
+    assert_eq!((came, two.refused().unclaimed), ((one.id(), Event::Doorbell(9)), 1));
+    drop((two, stream));
     until("it has gone", || matches!(one.ring(to, 7), Err(EndpointError::Gone(_))).then_some(()));
 }
 

@@ -35,7 +35,10 @@ pub(super) struct Caller {
 }
 
 pub(super) struct Client {
+    /// Its slot.
     pub id: u16,
+    /// What clients are told that it is called: nobody before was.
+    pub called: u16,
     pub caller: Caller,
     pub socket: OwnedFd,
     pub since: Instant,
@@ -43,7 +46,7 @@ pub(super) struct Client {
     pub events: Vec<Arc<OwnedFd>>,
     /// What is to be said. Of each other peer nothing, that it has gone, or its vectors: so many are the most.
     queue: VecDeque<Message>,
-    /// Peers that have gone, which it has not read yet.
+    /// Slots of peers that have gone, which it has not read yet.
     behind: Vec<u16>,
     /// Since when it has read nothing, though there was something to read.
     owing: Option<Instant>,
@@ -53,25 +56,31 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub fn new(id: u16, caller: Caller, socket: OwnedFd, events: Vec<Arc<OwnedFd>>, memory: &Arc<OwnedFd>) -> Self {
+    pub fn new(
+        (id, called): (u16, u16),
+        caller: Caller,
+        socket: OwnedFd,
+        events: Vec<Arc<OwnedFd>>,
+        memory: &Arc<OwnedFd>,
+    ) -> Self {
         let greeting =
-            [Message::number(VERSION), Message::number(id.into()), Message::with(MEMORY, memory)].into_iter();
+            [Message::number(VERSION), Message::number(called.into()), Message::with(MEMORY, memory)].into_iter();
         let queue = greeting.collect();
         let (since, behind) = (Instant::now(), Vec::new());
-        Self { id, caller, socket, since, events, queue, behind, owing: None, unread: 0, paused: None }
+        Self { id, called, caller, socket, since, events, queue, behind, owing: None, unread: 0, paused: None }
     }
 
     /// A peer is there: its vectors.
-    pub fn tell_of(&mut self, id: u16, events: &[Arc<OwnedFd>]) {
-        self.queue.extend(events.iter().map(|event| Message::with(id.into(), event)));
+    pub fn tell_of(&mut self, called: u16, events: &[Arc<OwnedFd>]) {
+        self.queue.extend(events.iter().map(|event| Message::with(called.into(), event)));
     }
 
     /// A peer has gone. Of one that was not told of yet, nothing is said at all.
-    pub fn tell_end_of(&mut self, id: u16, vectors: usize) {
+    pub fn tell_end_of(&mut self, (id, called): (u16, u16), vectors: usize) {
         let before = self.queue.len();
-        self.queue.retain(|message| message.fd.is_none() || message.number != i64::from(id));
+        self.queue.retain(|message| message.fd.is_none() || message.number != i64::from(called));
         if before - self.queue.len() < vectors {
-            self.queue.push_back(Message::number(id.into()));
+            self.queue.push_back(Message::number(called.into()));
             self.behind.push(id);
         }
     }

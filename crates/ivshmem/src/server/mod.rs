@@ -306,7 +306,8 @@ impl Server {
             self.ids.give_back(id);
             return self.closer.close(socket);
         };
-        self.join(Client::new(id, caller, socket, events, &self.memory), tell);
+        let called = self.ids.call(id);
+        self.join(Client::new((id, called), caller, socket, events, &self.memory), tell);
     }
 
     /// Root, who runs this, and whom he has named.
@@ -321,14 +322,14 @@ impl Server {
         self.generation += 1;
         if let Ok(presence) = self.layout.presence(new.id) {
             // Release pairs with the Acquire of whoever looks who is there: the rings are empty before.
-            presence.store(self.generation, Ordering::Release);
+            presence.store(self.generation << 16 | u64::from(new.called), Ordering::Release);
         }
         for client in &mut self.clients {
-            client.tell_of(new.id, &new.events);
-            new.tell_of(client.id, &client.events);
+            client.tell_of(new.called, &new.events);
+            new.tell_of(client.called, &client.events);
         }
         let own = new.events.clone();
-        new.tell_of(new.id, &own);
+        new.tell_of(new.called, &own);
         self.counters.joined += 1;
         tell(Change::Joined(status_of(&new)));
         self.clients.push(new);
@@ -342,7 +343,7 @@ impl Server {
             presence.store(0, Ordering::Release);
         }
         for other in &mut self.clients {
-            other.tell_end_of(id, client.events.len());
+            other.tell_end_of((id, client.called), client.events.len());
         }
         self.ids.give_back(id);
         *match ending {

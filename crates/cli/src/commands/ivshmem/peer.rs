@@ -158,6 +158,9 @@ pub fn listen(shared: &Shared, args: &ListenArgs) -> Result<(), Failure> {
             refused.doorbells, refused.messages
         ));
     }
+    if refused.unclaimed > 0 {
+        note(format!("{} doorbells had numbers that nobody here listens for", refused.unclaimed));
+    }
     if left > 0 && shared.count.is_some() { Err(Failure::Interrupted) } else { Ok(()) }
 }
 
