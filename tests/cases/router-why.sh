@@ -92,6 +92,7 @@ expect() { [ "$(off_of left)" = "$1" ]; }
 reason down "ip link set left down" "ip link set left up; ip address replace 10.0.1.1/24 dev left"
 reason shaped "tc qdisc replace dev left root tbf rate 1gbit burst 1mb latency 50ms" "tc qdisc del dev left root"
 reason ingress-filter "tc qdisc add dev left clsact 2>/dev/null || true; tc filter add dev left ingress prio 5 protocol ip u32 match u32 0 0 flowid 1:1" "tc filter del dev left ingress prio 5"
+reason vlan-offload "ethtool -K left rxvlan on" "ethtool -K left rxvlan off"
 nft_begin="nft 'add table netdev n; add chain netdev n c { type filter hook ingress device left priority 0; }'"
 eval "$nft_begin" 2>/dev/null && nft delete table netdev n && reason netdev-hook "$nft_begin" "nft delete table netdev n"
 ip link add bridge7 type bridge

@@ -41,6 +41,7 @@ mod quiet;
 mod requests;
 #[cfg(feature = "bpf")]
 mod reread;
+#[cfg(feature = "bpf")]
 mod resets;
 #[cfg(feature = "bpf")]
 pub mod router;
