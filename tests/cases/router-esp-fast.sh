@@ -48,7 +48,7 @@ cat >"$scratch/talk.py" <<'P'
 import os, socket, sys, time
 family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
 with socket.socket(family, socket.SOCK_DGRAM) as one:
-    one.settimeout(5)
+    one.settimeout(60)
     one.connect((sys.argv[1], int(sys.argv[2])))
     count = int(sys.argv[3])
     for number in range(count):
@@ -76,12 +76,16 @@ talk() {
 entries 1 4 "$gcm"
 for side in here there; do
     start_gateway $side --interfaces wire,inner
-    await 10 sees $side "all(i['place'] == 'xdp' for i in s['interfaces'])" || fail "the router is not there: $(show)"
+    await 40 sees $side "all(i['place'] == 'xdp' for i in s['interfaces'])" || fail "the router is not there: $(show)"
 done
 talk 10.2.0.2 200
-for side in here there; do
-    sees $side "f[0] > 150 and f[1] > 150" || fail "$side: packets took the slow way: $(show)"
+# A gateway that got no processor for a second has left its packets to Linux meanwhile: more of them go fast then.
+are_fast() { sees here "f[0] > 150 and f[1] > 150" && sees there "f[0] > 150 and f[1] > 150"; }
+for _ in {1..5}; do
+    are_fast && break
+    talk 10.2.0.2 200
 done
+are_fast || fail "packets took the slow way: $(show)"
 in_ here "$millrace" router why 10.2.0.2:$port >"$scratch/why"
 grep -q "engine in user space" "$scratch/why" || fail "why does not say who serves the flow: $(cat "$scratch/why")"
 echo "both directions"
@@ -91,9 +95,14 @@ fast() { status "$1" "sum(s['fast'])"; }
 # quick ADDRESS: datagrams to and fro are fast at both ends.
 quick() {
     local here_before there_before
-    here_before=$(fast here) there_before=$(fast there)
-    talk "$1" 60
-    [ "$(fast here)" -gt $((here_before + 70)) ] && [ "$(fast there)" -gt $((there_before + 70)) ] || fail "$2: packets took the slow way: $(show)"
+    for _ in {1..5}; do
+        here_before=$(fast here) there_before=$(fast there)
+        talk "$1" 60
+        if [ "$(fast here)" -gt $((here_before + 70)) ] && [ "$(fast there)" -gt $((there_before + 70)) ]; then
+            return
+        fi
+    done
+    fail "$2: packets took the slow way: $(show)"
 }
 # fresh NUMBER FAMILY ALGORITHM: other associations at both ends.
 fresh() {
@@ -125,11 +134,14 @@ echo "translated"
 
 # TCP, a file of it.
 head -c 6000000 /dev/urandom >"$scratch/file"
-before=$(fast here)
 background web nsenter -t "$host2" -n python3 -m http.server --bind 10.2.0.2 --directory "$scratch" 8000
 await 10 in_ host1 python3 -c 'import socket; socket.create_connection(("10.2.0.2", 8000), 1)' 2>>"$scratch/web.wait" || fail "no web server"
-in_ host1 timeout 30 python3 "$tests/fetch.py" http://10.2.0.2:8000/file >"$scratch/came" || fail "the file does not come"
-cmp "$scratch/file" "$scratch/came" || fail "another file has come"
+for _ in {1..3}; do
+    before=$(fast here)
+    in_ host1 timeout 120 python3 "$tests/fetch.py" http://10.2.0.2:8000/file >"$scratch/came" || fail "the file does not come"
+    cmp "$scratch/file" "$scratch/came" || fail "another file has come"
+    [ "$(fast here)" -le $((before + 3000)) ] || break
+done
 [ "$(fast here)" -gt $((before + 3000)) ] || fail "the file took the slow way: $(show)"
 echo "a file by TCP"
 
@@ -164,7 +176,7 @@ import select, socket, sys, time
 wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 3)
 wire.bind(("wire", 3))
 frames = []
-end = time.time() + 5
+end = time.time() + 60
 print("listens", flush=True)
 # Those that go by Linux are seen here, and pings into the tunnel do.
 while time.time() < end and not frames:
