@@ -12,6 +12,8 @@ pub(super) enum Undo {
     Flow(Box<FlowKey>, Option<Box<Entry>>),
     Group(u32, Option<Box<Group>>),
     Meter(u32, Option<Box<Metering>>),
+    /// The configuration of a port.
+    Port(u32, u32),
 }
 
 /// An entry that goes, and of which somebody wants to know.

@@ -31,6 +31,8 @@ pub(super) struct World<'a> {
     pub tunnels: &'a [TunnelPort],
     /// Those of them with somebody at the other end.
     pub live: &'a [u32],
+    /// Those where nothing goes out, because a controller has said so.
+    pub closed: &'a [u32],
     /// Queues of the host.
     pub queues: u32,
 }
@@ -290,16 +292,25 @@ impl<'a> Line<'a> {
     }
 
     fn output(&mut self, port: u32) -> Result<(), Refusal> {
+        let to = if port == number::IN_PORT { self.in_port } else { port_of(port) };
+        if to.is_some_and(|to| self.world.closed.contains(&to)) {
+            self.uses(Use::Ports);
+            return Ok(());
+        }
         match port {
-            number::IN_PORT => match self.in_port.and_then(|port| self.tunnel(port)) {
-                Some(tunnel) => self.enter(tunnel, true),
-                None => self.push(Action::InPort),
-            },
+            number::IN_PORT => {
+                self.uses(Use::Ports);
+                match self.in_port.and_then(|port| self.tunnel(port)) {
+                    Some(tunnel) => self.enter(tunnel, true),
+                    None => self.push(Action::InPort),
+                }
+            }
             number::CONTROLLER => {
                 self.uses(Use::Controller);
                 self.push(Action::Punt(self.reason))
             }
             number::LOCAL => {
+                self.uses(Use::Ports);
                 let action = match self.queue {
                     Some(queue) => Action::Queue(u16::try_from(queue).map_err(|_| refused::BAD_QUEUE)?),
                     None => Action::Output(LOCAL),
@@ -309,7 +320,8 @@ impl<'a> Line<'a> {
             number::ALL | number::FLOOD => {
                 self.uses(Use::Ports);
                 // Where a frame came in, `output` leaves it out. A tunnel that leads nowhere is no way.
-                self.world.ports.iter().try_for_each(|port| match self.tunnel(*port) {
+                let open = self.world.ports.iter().filter(|port| !self.world.closed.contains(port));
+                open.into_iter().try_for_each(|port| match self.tunnel(*port) {
                     Some(tunnel) if tunnel.remote.or(self.remote).is_none() => Ok(()),
                     Some(tunnel) => self.enter(tunnel, false),
                     None => self.push(Action::Output(*port)),

@@ -5,7 +5,8 @@
 //! - `compile`: instructions as actions of the flow table; `entries`, `flows`: flow entries and their changes; `groups`, `meters`.
 //! - `batch`: changes that go to the datapath together; `bundles`: those that controllers want to be done together.
 //! - [`tunnels`]: ports that are tunnels.
-//! - `controllers`: roles, and who wants what; `answers`: questions about all of it; `features`: what it can do; `packets`: in and out.
+//! - `controllers`: roles, and who wants what; `answers`: questions about all of it; `features`: what it can do; `packets`: in and out;
+//!   `through`: those of controllers that go through the tables.
 //!
 //! Changes of entries are collected until [`Switch::settle`], or until somebody asks something: a datapath that takes a thousand at once is quicker
 //! than one that takes each by itself. If it refuses them, they are taken back and done one by one, so that each has its own answer.
@@ -25,6 +26,7 @@ mod groups;
 mod meters;
 mod packets;
 mod ports;
+mod through;
 pub mod tunnels;
 
 use crate::wire::error::{ErrorMessage, Refusal, flow_mod, group_mod, hello, meter_mod, request, switch_config};
@@ -91,6 +93,12 @@ pub struct Switch {
     groups: Groups,
     meters: Meters,
     ports: Vec<PortInfo>,
+    /// What controllers have said of ports, by their numbers for controllers; see [`wire::port::config`](crate::wire::port::config).
+    port_configs: BTreeMap<u32, u32>,
+    /// Ports of the datapath where nothing goes out, because of that.
+    closed: Vec<u32>,
+    /// Entries that were looked at for packets of controllers.
+    looked_at: usize,
     tunnels: Vec<TunnelPort>,
     port_numbers: Vec<u32>,
     live: Vec<u32>,
@@ -117,6 +125,9 @@ impl Switch {
             groups: Groups::default(),
             meters: Meters::default(),
             ports: Vec::new(),
+            port_configs: BTreeMap::new(),
+            closed: Vec::new(),
+            looked_at: 0,
             tunnels: Vec::new(),
             port_numbers: Vec::new(),
             live: Vec::new(),
@@ -143,6 +154,11 @@ impl Switch {
     /// How many tables there are: the first one of the datapath may be taken.
     fn tables(&self) -> u8 {
         TABLES - u8::from(!self.tunnels.is_empty())
+    }
+
+    /// How many entries were looked at for packets of controllers since this was asked last: whoever has used up a turn by that waits for the next.
+    pub fn take_looked_at(&mut self) -> usize {
+        std::mem::take(&mut self.looked_at)
     }
 
     /// What time it is, by any clock that goes on.
@@ -198,7 +214,8 @@ impl Switch {
         let groups =
             self.groups.iter().filter_map(|group| Some(Change::Group(group.desc.group, group.spread.clone()?)));
         let meters = self.meters.iter().map(|meter| Change::Meter(meter.config.meter, meter.spec));
-        let mut changes: Vec<_> = groups.chain(meters).collect();
+        let barred = self.port_configs.iter().filter_map(|(number, config)| self.barrier(*number, *config));
+        let mut changes: Vec<_> = groups.chain(meters).chain(barred.map(Change::Add)).collect();
         let mut keys: Vec<_> = self.entries.iter().map(|(key, entry)| (entry.sequence, *key)).collect();
         keys.sort_by_key(|(sequence, _)| *sequence);
         for (_, key) in keys {
@@ -226,7 +243,12 @@ impl Switch {
         });
         let mut entries: Vec<_> = self.entries.iter().collect();
         entries.sort_by_key(|(_, entry)| entry.sequence);
-        meters.chain(groups).chain(entries.into_iter().map(|(key, entry)| Message::FlowMod(entry.message(key))))
+        let ports =
+            self.port_configs.iter().map(|(number, config)| Message::PortMod(self.port_message(*number, *config)));
+        meters
+            .chain(groups)
+            .chain(ports)
+            .chain(entries.into_iter().map(|(key, entry)| Message::FlowMod(entry.message(key))))
     }
 
     fn world(&self) -> World<'_> {
@@ -237,6 +259,7 @@ impl Switch {
             ports: &self.port_numbers,
             tunnels: &self.tunnels,
             live: &self.live,
+            closed: &self.closed,
             queues: self.queues.len() as u32,
         }
     }
@@ -304,7 +327,11 @@ impl Switch {
                 return Ok(());
             }
             Message::FlowMod(_) | Message::GroupMod(_) | Message::MeterMod(_) => return self.change(message, datapath),
-            Message::PortMod(change) => return self.port_mod(&change),
+            Message::PortMod(change) => {
+                self.change(message, datapath)?;
+                self.tell_of_port(change.number);
+                return Ok(());
+            }
             Message::TableMod(change) => return features::table_mod(&change, self.tables()),
             Message::PacketOut(packet) => return self.packet_out(&packet, datapath),
             Message::MultipartRequest(flags, question) => {
@@ -341,6 +368,7 @@ impl Switch {
             Message::FlowMod(change) => self.flow_mod(change),
             Message::GroupMod(change) => self.group_mod(change),
             Message::MeterMod(change) => self.meter_mod(change),
+            Message::PortMod(change) => self.port_mod(change),
             _ => Err(request::BAD_TYPE),
         };
         match done {
@@ -359,6 +387,7 @@ impl Switch {
                 Undo::Flow(key, old) => drop(self.entries.put(*key, old.map(|entry| *entry))),
                 Undo::Group(number, old) => drop(self.groups.put(number, old.map(|group| *group))),
                 Undo::Meter(number, old) => drop(self.meters.put(number, old.map(|meter| *meter))),
+                Undo::Port(number, old) => self.configure_port(number, old),
             }
         }
     }

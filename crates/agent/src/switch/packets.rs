@@ -3,12 +3,14 @@
 use super::datapath::{Datapath, FlowKey, Snapshot};
 use super::entries::Entry;
 use super::fields::{self, came_in, port_of};
+use super::through::{self, Traveller};
 use super::{Switch, compile};
 use crate::wire::Message;
+use crate::wire::action::Action;
 use crate::wire::error::{Refusal, action as action_refused, request};
 use crate::wire::flow::{FlowMod, NO_BUFFER};
 use crate::wire::packet::{PacketIn, PacketOut, reason};
-use crate::wire::port::number;
+use crate::wire::port::{config, number};
 use millrace_flow::Tunnel;
 use millrace_flow::field::LOCAL;
 use std::collections::{HashMap, VecDeque};
@@ -78,9 +80,14 @@ impl Packets {
 }
 
 /// What can be done to a packet of a controller: it goes to ports.
-fn goes(action: &millrace_flow::Action) -> bool {
+pub(super) fn goes(action: &millrace_flow::Action) -> bool {
     use millrace_flow::Action::{Output, Punt, Queue, Rss};
     !matches!(action, Queue(_) | Rss(_) | Punt(_) | Output(LOCAL))
+}
+
+/// Through the tables, and not out of a port.
+fn to_tables(action: &Action) -> bool {
+    matches!(action, Action::Output { port: number::TABLE, .. })
 }
 
 impl Switch {
@@ -106,10 +113,18 @@ impl Switch {
             |key: &FlowKey| self.entries.get(key).is_some_and(|entry| entry.uses.contains(&compile::Use::Controller));
         let met = heard.rules.iter().rev().filter_map(|rule| self.packets.numbers.get(rule)).copied();
         let Some(key) = met.into_iter().find(sends) else { return };
+        self.tell_packet(&key, heard);
+    }
+
+    /// Tells controllers of a packet, because of an entry.
+    fn tell_packet(&mut self, key: &FlowKey, heard: Heard) {
         let told = |entry: &Entry| (entry.cookie, usize::from(entry.told_of()));
-        let Some((cookie, most)) = self.entries.get(&key).map(told) else { return };
+        let Some((cookie, most)) = self.entries.get(key).map(told) else { return };
         let why = if key.is_miss() { reason::NO_MATCH } else { reason::ACTION };
         let port = heard.tunnel.and_then(|tunnel| tunnel.port).unwrap_or(heard.port);
+        if self.config_of(port) & config::NO_PACKET_IN != 0 {
+            return;
+        }
         let mut data = heard.bytes;
         data.truncate(MOST_BYTES);
         let mut buffer = NO_BUFFER;
@@ -151,6 +166,9 @@ impl Switch {
         if data.len() < 14 {
             return Err(request::BAD_PACKET);
         }
+        if packet.actions.iter().any(to_tables) {
+            return self.packet_to_tables(data, port, &packet.actions, datapath);
+        }
         let actions = compile::packet(&packet.actions, Some(port), &self.world())?;
         if !actions.iter().all(goes) {
             return Err(action_refused::BAD_OUT_PORT);
@@ -159,6 +177,42 @@ impl Switch {
             return Ok(());
         }
         datapath.send(data, port, &actions).map_err(|_| action_refused::BAD_OUT_PORT)
+    }
+
+    /// Actions between which a packet goes through the tables. What these do to it is not done for what comes behind.
+    fn packet_to_tables(
+        &mut self,
+        data: &[u8],
+        port: u32,
+        actions: &[Action],
+        datapath: &mut dyn Datapath,
+    ) -> Result<(), Refusal> {
+        let parts: Vec<_> = actions.split(to_tables).collect();
+        let compiled = parts.iter().map(|part| compile::packet(part, Some(port), &self.world()));
+        let compiled = compiled.collect::<Result<Vec<_>, _>>()?;
+        if !compiled.iter().flatten().all(goes) {
+            return Err(action_refused::BAD_OUT_PORT);
+        }
+        let mut heard = Vec::new();
+        for through in 1..compiled.len() {
+            let mut buffer = through::buffer(data.len());
+            let mut traveller = Traveller::new(data, &mut buffer, port, datapath);
+            // What has been sent before is not sent again.
+            let done =
+                compiled[..through - 1].concat().into_iter().filter(|action| !millrace_flow::execute::emits(action));
+            if traveller.undergo(&done.collect::<Vec<_>>()) && traveller.undergo(&compiled[through - 1]) {
+                heard.extend(self.through_tables(&mut traveller));
+            }
+        }
+        let mut buffer = through::buffer(data.len());
+        let mut traveller = Traveller::new(data, &mut buffer, port, datapath);
+        let (last, before) = compiled.split_last().ok_or(request::BAD_PACKET)?;
+        let done = before.concat().into_iter().filter(|action| !millrace_flow::execute::emits(action));
+        if traveller.undergo(&done.collect::<Vec<_>>()) {
+            traveller.undergo(last);
+        }
+        heard.into_iter().for_each(|(key, heard)| self.tell_packet(&key, heard));
+        Ok(())
     }
 
     /// Does to a packet that was kept what a new entry says, as far as the entry's own actions go: ports get it, and no other table.

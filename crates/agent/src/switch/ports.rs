@@ -1,11 +1,16 @@
 //! Ports: what is told of them, and that they have changed (sections 7.2.1, 7.4.3).
 
 use super::Switch;
+use super::batch::Undo;
 use super::compile::Use;
-use super::datapath::{Datapath, PortInfo};
+use super::datapath::{Change, Datapath, FlowKey, PortInfo};
+use super::fields::{number_of_port, port_of};
 use crate::wire::Message;
 use crate::wire::error::{Refusal, port_mod as refused};
-use crate::wire::port::{Port, PortMod, PortStatus, number, state, status};
+use crate::wire::port::{Port, PortMod, PortStatus, config, number, state, status};
+use millrace_flow::Match;
+use millrace_flow::field::{Field, LOCAL};
+use millrace_flow::rule::RuleSpec;
 
 /// Feature bits: 10 Gb/s, fibre. What a software port is nearest to; nobody measures it.
 const FEATURES: u32 = 1 << 6 | 1 << 12;
@@ -18,9 +23,10 @@ impl Switch {
         let Ok((mut ports, queues)) = datapath.ports() else { return self.ports.clone() };
         ports.extend(self.tunnels.iter().map(|tunnel| tunnel.info(&ports)).collect::<Vec<_>>());
         self.port_numbers = ports.iter().map(|port| port.port).collect();
-        self.live = ports.iter().filter(|port| port.plugged && port.link).map(|port| port.port).collect();
         self.queues = queues;
-        std::mem::replace(&mut self.ports, ports)
+        let before = std::mem::replace(&mut self.ports, ports);
+        self.find_live();
+        before
     }
 
     /// What has come in at ports that are tunnels; what has gone out there is not known.
@@ -90,12 +96,13 @@ impl Switch {
     }
 
     fn description(&self, port: &PortInfo) -> Port {
-        let up = port.plugged && port.link;
+        let config = self.config_of(port.port);
+        let up = port.plugged && port.link && config & config::PORT_DOWN == 0;
         Port {
             number: port.port + 1,
             mac: self.mac(port.port as u16 + 1),
             name: port.name.clone(),
-            config: 0,
+            config,
             state: if up { state::LIVE } else { state::LINK_DOWN },
             features: [FEATURES, 0, 0, 0],
             speed: SPEED,
@@ -105,7 +112,9 @@ impl Switch {
 
     /// The host: its queues are the card's RX queues.
     fn host(&self) -> Port {
-        Port { number: number::LOCAL, mac: self.mac(0), name: "host".to_owned(), state: state::LIVE, ..Port::default() }
+        let config = self.config_of(LOCAL);
+        let state = if config & config::PORT_DOWN == 0 { state::LIVE } else { state::LINK_DOWN };
+        Port { number: number::LOCAL, mac: self.mac(0), name: "host".to_owned(), config, state, ..Port::default() }
     }
 
     /// A locally administered address, from the number of the switch and that of the port.
@@ -115,15 +124,75 @@ impl Switch {
         [0x02, a, b, c, high, low]
     }
 
-    /// Ports are not configured by controllers: what is plugged in is the card's user's.
-    pub(super) fn port_mod(&self, change: &PortMod) -> Result<(), Refusal> {
+    /// Configures a port (section 7.3.4.3); the datapath comes later.
+    pub(super) fn port_mod(&mut self, change: &PortMod) -> Result<(), Refusal> {
         let known = self.descriptions().into_iter().find(|port| port.number == change.number);
         let port = known.ok_or(refused::BAD_PORT)?;
         match change {
-            PortMod { mac, .. } if *mac != port.mac => Err(refused::BAD_HW_ADDR),
-            PortMod { config, mask, .. } if config & mask != 0 => Err(refused::BAD_CONFIG),
-            PortMod { advertise, .. } if *advertise != 0 => Err(refused::BAD_ADVERTISE),
-            _ => Ok(()),
+            PortMod { mac, .. } if *mac != port.mac => return Err(refused::BAD_HW_ADDR),
+            PortMod { mask, .. } if *mask & !config::ALL != 0 => return Err(refused::BAD_CONFIG),
+            PortMod { advertise, .. } if *advertise != 0 => return Err(refused::BAD_ADVERTISE),
+            _ => {}
+        }
+        let (number, before) = (change.number, port.config);
+        let after = before & !change.mask | change.config & change.mask;
+        self.batch.undo.push(Undo::Port(number, before));
+        self.configure_port(number, after);
+        match (self.barrier(number, before), self.barrier(number, after)) {
+            (None, Some(rule)) => self.batch.changes.push(Change::Add(rule)),
+            (Some(rule), None) => self.batch.changes.push(Change::Delete(FlowKey::of(&rule))),
+            _ => {}
+        }
+        if (before ^ after) & (config::PORT_DOWN | config::NO_FWD) != 0 {
+            for key in self.entries.users(Use::Ports) {
+                self.renew(key)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn configure_port(&mut self, number: u32, new: u32) {
+        match new {
+            0 => self.port_configs.remove(&number),
+            new => self.port_configs.insert(number, new),
+        };
+        let closed = self.port_configs.iter().filter(|(_, config)| *config & (config::PORT_DOWN | config::NO_FWD) != 0);
+        self.closed = closed.filter_map(|(number, _)| port_of(*number)).collect();
+        self.find_live();
+    }
+
+    fn find_live(&mut self) {
+        let is_up = |port: &&PortInfo| port.plugged && port.link && self.config_of(port.port) & config::PORT_DOWN == 0;
+        self.live = self.ports.iter().filter(is_up).map(|port| port.port).collect();
+    }
+
+    /// What controllers have said of a port of the datapath.
+    pub(super) fn config_of(&self, port: u32) -> u32 {
+        self.port_configs.get(&number_of_port(port)).copied().unwrap_or(0)
+    }
+
+    /// The message that makes a port what it is.
+    pub(super) fn port_message(&self, number: u32, config: u32) -> PortMod {
+        let mac = self.mac(if number == number::LOCAL { 0 } else { number as u16 });
+        PortMod { number, mac, config, mask: config::ALL, advertise: 0 }
+    }
+
+    /// The rule that drops what comes in at a port from which nothing is to be taken. It comes before all entries: none matches as much, all of which
+    /// is so for every packet.
+    pub(super) fn barrier(&self, number: u32, config: u32) -> Option<RuleSpec> {
+        let port = port_of(number).filter(|_| config & (config::PORT_DOWN | config::NO_RECV) != 0)?;
+        let mut matching = Match::ANY.with(Field::InPort, u64::from(port)).ok()?;
+        for field in [Field::Metadata, Field::Reg0, Field::Reg1, Field::Reg2, Field::Reg3] {
+            matching = matching.with(field, 0).ok()?;
+        }
+        Some(RuleSpec { priority: u16::MAX, matching, ..RuleSpec::default() })
+    }
+
+    /// Tells controllers how a port is.
+    pub(super) fn tell_of_port(&mut self, number: u32) {
+        if let Some(port) = self.descriptions().into_iter().find(|port| port.number == number) {
+            let reason = status::MODIFY;
+            self.tell(Message::PortStatus(PortStatus { reason, port }), |wants| wants.port_status, reason);
         }
     }
 }

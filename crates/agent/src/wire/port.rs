@@ -25,6 +25,7 @@ pub mod config {
     pub const NO_RECV: u32 = 4;
     pub const NO_FWD: u32 = 32;
     pub const NO_PACKET_IN: u32 = 64;
+    pub const ALL: u32 = PORT_DOWN | NO_RECV | NO_FWD | NO_PACKET_IN;
 }
 
 /// Bits of the state of a port.

@@ -29,6 +29,8 @@ use super::vxlan;
 
 /// Messages of one connection before the others have their turn.
 const TURN: usize = 256;
+/// Entries that are looked at for the packets of one connection before the others have their turn.
+const LOOKS: usize = 1 << 18;
 /// Above so many answers that wait to be written nobody is heard: one question may have thousands of them.
 const ANSWERS: usize = 1024;
 /// How long is slept at most, and how often ports are looked at.
@@ -352,8 +354,10 @@ impl<'a> Server<'a> {
 }
 
 fn turn(switch: &mut Switch, card: &mut Card<'_>, number: u64, link: &mut Link, now: Instant) {
+    let mut looked_at = 0;
     for _ in 0..TURN {
-        if switch.outgoing() > ANSWERS {
+        looked_at += switch.take_looked_at();
+        if switch.outgoing() > ANSWERS || looked_at > LOOKS {
             return;
         }
         let Some((header, bytes)) = link.next(now) else { return };

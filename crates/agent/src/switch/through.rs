@@ -1,0 +1,140 @@
+//! Packets of controllers through the tables (`OFPP_TABLE`, section 7.3.7). The datapath has no way for them, so the switch looks its entries up
+//! itself, one by one, and says for each change and each port what is to be done.
+
+use super::Switch;
+use super::datapath::{Datapath, FlowKey};
+use super::packets::Heard;
+use millrace_flow::execute::{Environment, Frame, HEADROOM, change, emits};
+use millrace_flow::field::{Field, Wide};
+use millrace_flow::rss::Group;
+use millrace_flow::{Action, Ingress, Key, quic};
+use millrace_packet::parse::MacAddress;
+use std::net::IpAddr;
+
+/// What is in no frame, and goes from table to table.
+const CARRIED: [Field; 5] = [Field::Reg0, Field::Reg1, Field::Reg2, Field::Reg3, Field::Metadata];
+
+/// A packet on its way.
+pub(super) struct Traveller<'a> {
+    frame: Frame<'a>,
+    port: u32,
+    carried: Vec<(Field, Wide, Wide)>,
+    datapath: &'a mut dyn Datapath,
+}
+
+impl<'a> Traveller<'a> {
+    /// One that comes in at a port. The buffer is for changes: [`HEADROOM`] bytes more than the packet has.
+    pub fn new(bytes: &'a [u8], buffer: &'a mut [u8], port: u32, datapath: &'a mut dyn Datapath) -> Self {
+        let frame = Frame::new(bytes, buffer, Ingress { port, ..Ingress::default() });
+        Self { frame, port, carried: Vec::new(), datapath }
+    }
+
+    fn key(&mut self) -> Key {
+        let mut key = self.frame.key();
+        self.carried.iter().for_each(|(field, value, mask)| key.write(*field, *value, *mask));
+        key
+    }
+
+    /// Does actions to it, in order; whether it goes on behind them.
+    pub fn undergo(&mut self, actions: &[Action]) -> bool {
+        for (at, action) in actions.iter().enumerate() {
+            match action {
+                Action::SetField { field, value, mask } if CARRIED.contains(field) => {
+                    self.carried.push((*field, *value, *mask));
+                }
+                // The last action says where it goes then, and the datapath knows the addresses.
+                Action::EncapVxlan(_) => {
+                    let _ = self.datapath.send(self.frame.bytes(), self.port, &actions[at..]);
+                    return true;
+                }
+                // A port that takes nothing has lost it, as on a wire.
+                action if emits(action) && super::packets::goes(action) => {
+                    let _ = self.datapath.send(self.frame.bytes(), self.port, std::slice::from_ref(action));
+                }
+                action if emits(action) => {}
+                action if change(std::slice::from_ref(action), &mut self.frame, &mut Nobody).is_err() => return false,
+                _ => {}
+            }
+        }
+        true
+    }
+}
+
+impl Switch {
+    /// Takes a packet through the tables; what controllers are to hear of it, and the key of the entry that says so.
+    pub(super) fn through_tables(&mut self, traveller: &mut Traveller<'_>) -> Vec<(FlowKey, Heard)> {
+        let mut heard = Vec::new();
+        let mut table = Some(0);
+        while let Some(now) = table {
+            let key = traveller.key();
+            let Some(entry) = self.best(now, &key) else { break };
+            let Some(rule) = self.rule_of(&entry) else { break };
+            table = match rule.actions.last() {
+                Some(Action::GotoTable(next)) => Some(*next),
+                _ => None,
+            };
+            // What controllers get is the packet as it is at that action.
+            for part in rule.actions.split_inclusive(|action| matches!(action, Action::Punt(_))) {
+                if !traveller.undergo(part) {
+                    return heard;
+                }
+                if matches!(part.last(), Some(Action::Punt(_))) {
+                    let bytes = traveller.frame.bytes().to_vec();
+                    let (len, port) = (bytes.len() as u32, traveller.port);
+                    heard.push((entry, Heard { port, tunnel: None, rules: Vec::new(), len, bytes }));
+                }
+            }
+        }
+        heard
+    }
+
+    /// The entry of a table that wins.
+    fn best(&mut self, table: u8, key: &Key) -> Option<FlowKey> {
+        if self.entries.in_table(table) == 0 {
+            return None;
+        }
+        self.looked_at += self.entries.len();
+        let meets = |entry: &FlowKey| entry.table == table && entry.matching.covers(key);
+        let all = self.entries.iter().filter(|(entry, _)| meets(entry));
+        let best = all.max_by_key(|(entry, what)| (entry.priority, std::cmp::Reverse(what.sequence)));
+        best.map(|(entry, _)| *entry)
+    }
+}
+
+/// Meters do not count packets of controllers, and neighbours are the datapath's business.
+struct Nobody;
+
+impl Environment for Nobody {
+    fn group(&self, _: u32) -> Option<&Group> {
+        None
+    }
+
+    fn quic(&self, _: u32) -> Option<&quic::Group> {
+        None
+    }
+
+    fn now_ns(&self) -> u64 {
+        0
+    }
+
+    fn admit(&mut self, _: u32, _: usize) -> bool {
+        true
+    }
+
+    fn random(&mut self) -> u32 {
+        0
+    }
+
+    fn neighbour(&mut self, _: IpAddr) -> Option<MacAddress> {
+        None
+    }
+
+    fn own_mac(&mut self, _: IpAddr) -> Option<MacAddress> {
+        None
+    }
+}
+
+/// A buffer for a packet of so many bytes.
+pub(super) fn buffer(len: usize) -> Vec<u8> {
+    vec![0; HEADROOM + len]
+}
