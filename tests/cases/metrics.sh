@@ -48,6 +48,12 @@ END
 ask() { python3 "$scratch/ask.py" "$port" "$1" "$metrics" || fail "$1"; }
 ask counts
 ask silent
+# One that is stopped does not answer: that is said, and in time.
+kill -STOP "$card"
+ask gone
+kill -CONT "$card"
+ask_again() { python3 "$scratch/ask.py" "$port" counts "$metrics" 2>"$scratch/again.log"; }
+await 60 ask_again || fail "it goes on and is not found again: $(cat "$scratch/again.log")"
 kill "$card"
 ended "$card" 10
 ask gone
