@@ -10,8 +10,9 @@
 //! 0x088   card        detail of a fault: the IOVA that could not be reached
 //! 0x0c0   software    software_sleeps: 1 = somebody waits, signal the call eventfd after the update word
 //! 0x0c4   software    wants_stamps: not 0 = the card says when frames leave, of a TX queue with one opener
-//! 0x100   card        departure, 4 words of 64 bits: a sequence, odd while the others are written; frames that have left since
-//!                     START; the card's clock in ns before and after the last of them was handed to the port
+//! 0x100   card        departure, 5 words of 64 bits: a sequence, odd while the others are written; frames that have left since
+//!                     START; the card's clock in ns before and after the last of them was handed to the port; frames that have
+//!                     come off the ring since START, with those that were dropped there
 //! ```
 //!
 //! Whoever is to signal a sleeper takes the sleeper's flag down first; otherwise each writer has cache lines of its own. A page belongs to one opener, so a hostile opener reaches only its own
@@ -44,7 +45,7 @@ pub const FAULT_IOVA_AT: usize = 0x088;
 pub const SOFTWARE_SLEEPS_AT: usize = 0x0c0;
 /// Offset of `wants_stamps`, 32 bits.
 pub const WANTS_STAMPS_AT: usize = 0x0c4;
-/// Offset of the departure, four words of 64 bits: sequence, frames, before, after.
+/// Offset of the departure, five words of 64 bits: sequence, frames, before, after, taken.
 pub const DEPARTURE_AT: usize = 0x100;
 
 const _: () = {

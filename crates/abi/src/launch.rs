@@ -93,11 +93,14 @@ pub enum Reason {
     TooLate = 2,
     /// It was dropped because its time was too far ahead.
     TooFar = 3,
+    /// It was dropped when its time had come, because the card could not send it: no window of the schedule of its port is long enough, the
+    /// MAC is disabled or without a link, or nothing is plugged in.
+    Dropped = 4,
 }
 
 impl Reason {
     /// All there are, in the order in which they are printed.
-    pub const ALL: [Self; 4] = [Self::OnTime, Self::Late, Self::TooLate, Self::TooFar];
+    pub const ALL: [Self; 5] = [Self::OnTime, Self::Late, Self::TooLate, Self::TooFar, Self::Dropped];
 
     /// The name in statistics.
     pub const fn name(self) -> &'static str {
@@ -106,6 +109,7 @@ impl Reason {
             Self::Late => "late",
             Self::TooLate => "too-late",
             Self::TooFar => "too-far",
+            Self::Dropped => "dropped",
         }
     }
 }

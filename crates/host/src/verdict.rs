@@ -34,6 +34,7 @@ impl Verdict {
             Outcome::Passed | Outcome::Late => Reason::Late,
             Outcome::TooLate => Reason::TooLate,
             Outcome::TooFar => Reason::TooFar,
+            Outcome::Dropped => Reason::Dropped,
             Outcome::TooShort | Outcome::TooLong => return None,
         })
     }

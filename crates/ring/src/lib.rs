@@ -54,6 +54,13 @@ pub trait FrameSink {
     fn take_burst(&mut self, frames: &[Span<'_>]) -> usize {
         frames.iter().position(|&frame| self.take(frame) == Accept::Full).unwrap_or(frames.len())
     }
+
+    /// Whether the frame that it took last went nowhere: it has been dropped before it was handed to anybody, and a verdict on it must
+    /// not say that it was sent.
+    #[inline(always)]
+    fn has_dropped(&self) -> bool {
+        false
+    }
 }
 
 impl<F: FnMut(Span<'_>) -> Accept> FrameSink for F {
@@ -116,6 +123,8 @@ pub struct Served {
     pub too_far: u64,
     /// DD: frames thrown away because they were later than the queue sends.
     pub too_late: u64,
+    /// Frames that the sink took and dropped, as whoever offers the sink says, who has counted them; they are not among `frames` then.
+    pub dropped: u64,
     /// Entries of the ring that were looked at, which is what the call cost besides the bytes: fewer than
     /// [`budget::MOST_LOOKS`].
     pub looked: u32,

@@ -3,7 +3,7 @@
 //! one call may look at ([`crate::budget`]); a [`Source`] is what a protocol adds.
 
 use crate::budget::LOOKS;
-use crate::{EngineFault, Served};
+use crate::{EngineFault, FrameSink, Served};
 use millrace_dma::{Access, Fault, Iotlb, Iova, Reach, Span};
 
 /// Frames that are looked at together, so that their cache lines are on the way while earlier ones are copied.
@@ -29,6 +29,22 @@ pub(crate) enum After {
     Setting,
     /// Nothing can be done with it now.
     Nothing,
+}
+
+/// What a sink has taken of a run of frames.
+pub(crate) struct Taken {
+    /// From the front.
+    pub frames: usize,
+    /// The last of them has gone nowhere ([`FrameSink::has_dropped`]).
+    pub dropped: bool,
+}
+
+impl Taken {
+    /// Offers a run to a sink.
+    #[inline(always)]
+    pub fn by(sink: &mut impl FrameSink, frames: &[Span<'_>]) -> Self {
+        Self { frames: sink.take_burst(frames), dropped: sink.has_dropped() }
+    }
 }
 
 /// The card's half of a TX ring, as the server sees it.
@@ -62,7 +78,7 @@ pub(crate) trait Source {
     fn serve_other(
         &mut self,
         other: Self::Other,
-        take: &mut impl FnMut(&[Span<'_>], &[Self::Note]) -> usize,
+        take: &mut impl FnMut(&[Span<'_>], &[Self::Note]) -> Taken,
         served: &mut Served,
     ) -> Result<After, EngineFault>;
 
@@ -110,14 +126,14 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Serves a ring until `take`, which gets frames with their notes and returns how many of them it took, has no room, the
+/// Serves a ring until `take`, which gets frames with their notes and returns what it took of them, has no room, the
 /// ring is empty, `budget` frames are gone, or enough has been looked at. Up to `RUN` frames are looked at together:
 /// [`BATCH`], or fewer where they lie in a stream.
 #[inline(always)]
 pub(crate) fn serve<const RUN: usize, S: Source>(
     source: &mut S,
     budget: usize,
-    mut take: impl FnMut(&[Span<'_>], &[S::Note]) -> usize,
+    mut take: impl FnMut(&[Span<'_>], &[S::Note]) -> Taken,
 ) -> Served {
     let mut served = Served::default();
     let before = source.place();
@@ -146,13 +162,13 @@ pub(crate) fn serve<const RUN: usize, S: Source>(
 fn serve_run<const RUN: usize, S: Source>(
     source: &mut S,
     most: usize,
-    take: &mut impl FnMut(&[Span<'_>], &[S::Note]) -> usize,
+    take: &mut impl FnMut(&[Span<'_>], &[S::Note]) -> Taken,
     served: &mut Served,
 ) -> (usize, bool) {
     let (mut frames, mut notes) = ([Span::EMPTY; RUN], [S::Note::default(); RUN]);
     let want = if RUN == 1 { 1 } else { most.min(RUN) };
     let (found, stop) = source.look_ahead(&mut frames[..want], &mut notes[..want]);
-    let taken = if found > 0 { take(&frames[..found], &notes[..found]) } else { 0 };
+    let taken = if found > 0 { take(&frames[..found], &notes[..found]).frames } else { 0 };
     served.looked += found as u32;
     served.frames += taken as u64;
     served.bytes += frames[..taken].iter().map(|frame| frame.len() as u64).sum::<u64>();

@@ -1,11 +1,14 @@
 //! When the frames of a port's queues may leave: gates, the wire, rates (decision 102). All times are ns of the card's clock.
 //!
-//! * `windows`: when the gate of a class is open. `discipline`: one ring and what it has to keep to. Here: what the rings of a port share.
+//! * `windows`: when the gate of a class is open. `discipline`: one ring and what it has to keep to. `due`: which rings wait. Here: what
+//!   the rings of a port share.
 
 mod discipline;
+mod due;
 mod windows;
 
 pub(crate) use discipline::{Discipline, Scheduled};
+pub(crate) use due::Due;
 
 use millrace_abi::schedule::{OVERHEAD, Schedule};
 use std::sync::Arc;
@@ -26,6 +29,21 @@ pub(crate) struct PortSchedule {
     // When the last frame will have gone over the wire. Whoever moves it with a compare-and-exchange has the wire until then;
     // nothing else is read behind it, so Relaxed is enough.
     wire: AtomicU64,
+}
+
+/// What a schedule says of a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Terms {
+    class: u8,
+    // Bits per second; 0: no rate.
+    rate: u64,
+}
+
+impl Terms {
+    fn of(said: &Schedule, queue: u32) -> Self {
+        let named = said.queues.iter().find(|said| said.queue == queue);
+        named.map_or_else(Self::default, |said| Self { class: said.class, rate: said.rate })
+    }
 }
 
 /// When a frame may leave.
@@ -63,14 +81,22 @@ impl PortSchedule {
         Arc::new(Self { said: self.said.clone(), windows: self.windows.clone(), from: 0, before: None, wire })
     }
 
+    /// What is said of a queue until the schedule counts, and from then on.
+    fn terms(&self, queue: u32) -> [Terms; 2] {
+        let before = self.before.as_ref().map_or_else(Terms::default, |before| Terms::of(&before.said, queue));
+        [before, Terms::of(&self.said, queue)]
+    }
+
     /// How long a frame of so many bytes without FCS is on the wire.
-    pub fn duration(&self, len: usize) -> u64 {
+    fn duration(&self, len: usize) -> u64 {
         ((len as u64 + OVERHEAD) * 8_000_000_000).div_ceil(self.said.speed)
     }
 
-    /// The earliest time from `now` on at which a frame that lasts so long may leave by its gate; `None`: never.
-    fn gate(&self, class: u8, lasts: u64, now: u64) -> Option<u64> {
+    /// The earliest time from `now` on at which a frame may leave by its gate; `None`: never. Its class, and how long it lasts, are those
+    /// until the schedule counts, and from then on.
+    fn gate(&self, [early, late]: [(u8, u64); 2], now: u64) -> Option<u64> {
         if now < self.from {
+            let (class, lasts) = early;
             let until = match &self.before {
                 Some(before) => before.windows.earliest(class, lasts, now),
                 None => Some(now),
@@ -80,17 +106,27 @@ impl PortSchedule {
                 return Some(at);
             }
         }
-        self.windows.earliest(class, lasts, now.max(self.from))
+        self.windows.earliest(late.0, late.1, now.max(self.from))
     }
 
-    /// Whether a frame of so many bytes may leave now. If so, the wire is taken for it.
-    pub fn leave(&self, class: u8, len: usize, now: u64) -> Leave {
-        let lasts = self.duration(len);
-        match self.gate(class, lasts, now) {
+    /// How long a frame is on the wire by what counts at a time; `None`: nothing counts yet.
+    fn lasts(&self, len: usize, now: u64) -> Option<u64> {
+        if now >= self.from { Some(self.duration(len)) } else { Some(self.before.as_ref()?.duration(len)) }
+    }
+
+    /// Whether a frame of so many bytes may leave now, from a queue of which this is said until the schedule counts and from then on. If
+    /// so, the wire is taken for it.
+    fn leave(&self, [early, late]: [Terms; 2], len: usize, now: u64) -> Leave {
+        let lasts = self.lasts(len, now);
+        let late = (late.class, self.duration(len));
+        let early = (early.class, lasts.unwrap_or(late.1));
+        match self.gate([early, late], now) {
             None => return Leave::Never,
             Some(at) if at > now => return Leave::At(at),
             Some(_) => {}
         }
+        // Without a schedule nobody knows how fast the wire is.
+        let Some(lasts) = lasts else { return Leave::Now };
         let taken = self.wire.load(Ordering::Relaxed);
         if taken > now && taken - now <= LONGEST_FRAME {
             return Leave::Wire(taken);
@@ -104,9 +140,11 @@ impl PortSchedule {
     }
 
     /// The frame for which the wire was taken at `now` has not left: there was no room.
-    pub fn give_back(&self, len: usize, now: u64) {
-        // Unless somebody has taken it since.
-        let _ = self.wire.compare_exchange(now + self.duration(len), now, Ordering::Relaxed, Ordering::Relaxed);
+    fn give_back(&self, len: usize, now: u64) {
+        if let Some(lasts) = self.lasts(len, now) {
+            // Unless somebody has taken it since.
+            let _ = self.wire.compare_exchange(now + lasts, now, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::affinity::Homes;
 use crate::counters::Counts;
 use crate::mac::MacLane;
 use crate::pass_clock::PassClock;
-use crate::schedule::PortSchedule;
+use crate::schedule::{Due, PortSchedule};
 use millrace_abi::schedule::CLASSES;
 use slab::Slab;
 use std::ops::Range;
@@ -61,8 +61,8 @@ pub(super) struct Scheduling {
     pub schedule: Arc<PortSchedule>,
     /// In which pass a ring of each class had something to send last.
     pub ahead: [u64; CLASSES as usize],
-    /// When a ring of each class may send that waits for that, in ns of the card's clock, as far as it was not looked at since.
-    pub due: [u64; CLASSES as usize],
+    /// When the rings of each class may send that wait for that.
+    pub due: [Due; CLASSES as usize],
 }
 
 impl Port {

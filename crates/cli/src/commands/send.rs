@@ -299,7 +299,7 @@ impl Report {
     fn print(&self) -> Result<(), Failure> {
         let row = Row::new().tag("command", "send").text("queue", self.queue).count("frames", self.frames());
         let row = row.count("sent", self.sent);
-        let named = ["on_time", "late", "too_late", "too_far"].into_iter().zip(self.reasons);
+        let named = ["on_time", "late", "too_late", "too_far", "dropped"].into_iter().zip(self.reasons);
         let row = named.fold(row, |row, (name, count)| row.count(name, count));
         let row = row
             .count("unfit", self.unfit)
@@ -329,7 +329,7 @@ mod tests {
         let verdict = |actual, outcome| Verdict { scheduled: 100, actual, outcome };
         report.take(&mut vec![verdict(100, Outcome::Passed), verdict(20_000, Outcome::Late)]).unwrap();
         assert!(plan_ended(&report, Some(2)).is_ok() && plan_ended(&report, None).is_ok());
-        assert_eq!((report.reasons, report.early, report.late.max()), ([1, 1, 0, 0], 0, Some(19_900)));
+        assert_eq!((report.reasons, report.early, report.late.max()), ([1, 1, 0, 0, 0], 0, Some(19_900)));
         assert!(matches!(plan_ended(&report, Some(3)), Err(Failure::Interrupted)));
         report.take(&mut vec![verdict(20_000, Outcome::TooLate)]).unwrap();
         assert!(matches!(plan_ended(&report, Some(3)), Err(Failure::Found(_))));

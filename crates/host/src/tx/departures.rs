@@ -7,7 +7,7 @@ use millrace_dma::{Ordering, OutOfRange, Window, Word32, Word64, fence};
 pub struct Departures {
     wants: Word32,
     sequence: Word64,
-    words: [Word64; 3],
+    words: [Word64; 4],
 }
 
 /// When the last frame left.
@@ -19,6 +19,9 @@ pub struct Departure {
     pub before_ns: u64,
     /// ... and after it.
     pub after_ns: u64,
+    /// Frames that the card has taken off the queue since then. What is not among `frames` it has dropped there: too short or too long, or
+    /// by a schedule ([`QueueStats`](millrace_abi::stats::QueueStats) says why).
+    pub taken: u64,
 }
 
 impl Departures {
@@ -27,18 +30,18 @@ impl Departures {
         let (wants, sequence) = (page.word32(WANTS_STAMPS_AT)?, word(0)?);
         // Whoever sees the frame at its doorbell sees this: the doorbell is stored with Release.
         wants.store(1, Ordering::Relaxed);
-        Ok(Self { wants, sequence, words: [word(1)?, word(2)?, word(3)?] })
+        Ok(Self { wants, sequence, words: [word(1)?, word(2)?, word(3)?, word(4)?] })
     }
 
     /// What it said last; `None` while it has said nothing, or is just saying something else.
     pub fn last(&self) -> Option<Departure> {
         // Acquire pairs with the Release store that ends `Departure::say` in the card.
         let sequence = self.sequence.load(Ordering::Acquire);
-        let [frames, before_ns, after_ns] = [0, 1, 2].map(|at: usize| self.words[at].load(Ordering::Relaxed));
+        let [frames, before_ns, after_ns, taken] = [0, 1, 2, 3].map(|at: usize| self.words[at].load(Ordering::Relaxed));
         // Pairs with the Release fence there.
         fence(Ordering::Acquire);
         let is_whole = sequence != 0 && sequence.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == sequence;
-        is_whole.then_some(Departure { frames, before_ns, after_ns })
+        is_whole.then_some(Departure { frames, before_ns, after_ns, taken })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::layout::{BLOCK, FRAME_ALIGN, Header, Pointers, blocks, valid_in_lap_of};
 use crate::index::{Mask, RingIndex};
-use crate::serve::{self, After, BATCH, Source, Stop};
+use crate::serve::{self, After, BATCH, Source, Stop, Taken};
 use crate::{EngineFault, FrameLimits, FrameSink, RxOutcome, Served};
 use millrace_abi::control::FaultKind;
 use millrace_dma::{Iova, Ordering, Slots64, Span, Window, Word64};
@@ -101,7 +101,7 @@ impl CardTx {
     /// been looked at.
     #[inline]
     pub fn serve(&mut self, budget: usize, sink: &mut impl FrameSink) -> Served {
-        let served = serve::serve::<BATCH, _>(self, budget, |frames, _| sink.take_burst(frames));
+        let served = serve::serve::<BATCH, _>(self, budget, |frames, _| Taken::by(sink, frames));
         if served.has_advanced {
             let word = Pointers { data: self.hdp(), headers: self.hhp() }.encode();
             // Release pairs with the Acquire in `HostTx::refresh`: every load from data and headers is done.
@@ -173,7 +173,7 @@ impl Source for CardTx {
     fn serve_other(
         &mut self,
         Unfit { is_short, end }: Unfit,
-        _: &mut impl FnMut(&[Span<'_>], &[u32]) -> usize,
+        _: &mut impl FnMut(&[Span<'_>], &[u32]) -> Taken,
         served: &mut Served,
     ) -> Result<After, EngineFault> {
         *(if is_short { &mut served.too_short } else { &mut served.too_long }) += 1;

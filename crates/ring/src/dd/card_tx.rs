@@ -2,7 +2,7 @@
 
 use super::launch::{Judge, LaunchCounts};
 use super::layout::{Outcome, Ring, Status, given_length};
-use crate::serve::{self, After, BATCH, Reader, Source, Stop};
+use crate::serve::{self, After, BATCH, Reader, Source, Stop, Taken};
 use crate::{Accept, EngineFault, FrameLimits, FrameSink, Served};
 use core::time::Duration;
 use millrace_abi::launch::LaunchPolicy;
@@ -206,7 +206,7 @@ impl CardTx {
     /// `budget` frames are gone, or enough has been looked at; and hands their descriptors back.
     #[inline]
     pub fn serve(&mut self, budget: usize, sink: &mut impl FrameSink) -> Served {
-        self.serve_with(budget, true, |frames, _| sink.take_burst(frames))
+        self.serve_with(budget, true, |frames, _| Taken::by(sink, frames))
     }
 
     /// As [`CardTx::serve`] for a sink that sends from the buffer itself and is done with it later: it has a frame
@@ -215,7 +215,8 @@ impl CardTx {
     pub fn serve_deferred(&mut self, budget: usize, mut sink: impl FnMut(Iova, Span<'_>) -> Accept) -> Served {
         self.serve_with(budget, false, |frames, places| {
             let mut all = places.iter().zip(frames);
-            all.position(|(&iova, &frame)| sink(iova, frame) == Accept::Full).unwrap_or(frames.len())
+            let full = all.position(|(&iova, &frame)| sink(iova, frame) == Accept::Full);
+            Taken { frames: full.unwrap_or(frames.len()), dropped: false }
         })
     }
 
@@ -234,7 +235,7 @@ impl CardTx {
     }
 
     #[inline(always)]
-    fn serve_with(&mut self, budget: usize, at_once: bool, take: impl FnMut(&[Span<'_>], &[Iova]) -> usize) -> Served {
+    fn serve_with(&mut self, budget: usize, at_once: bool, take: impl FnMut(&[Span<'_>], &[Iova]) -> Taken) -> Served {
         self.iotlb.sync();
         (self.held, self.at_once) = (0, at_once);
         let served = serve::serve::<BATCH, _>(self, budget, take);
@@ -248,7 +249,7 @@ impl CardTx {
             Outcome::TooShort => served.too_short += 1,
             Outcome::TooLong => served.too_long += 1,
             Outcome::TooLate => served.too_late += 1,
-            Outcome::TooFar | Outcome::Passed | Outcome::Late => served.too_far += 1,
+            Outcome::TooFar | Outcome::Passed | Outcome::Late | Outcome::Dropped => served.too_far += 1,
         }
         self.take(Status { len, outcome: outcome as u8, port: 0, done: true });
     }
@@ -345,7 +346,7 @@ impl Source for CardTx {
     fn serve_other(
         &mut self,
         other: Unfit,
-        take: &mut impl FnMut(&[Span<'_>], &[Iova]) -> usize,
+        take: &mut impl FnMut(&[Span<'_>], &[Iova]) -> Taken,
         served: &mut Served,
     ) -> Result<After, EngineFault> {
         served.looked += 1;

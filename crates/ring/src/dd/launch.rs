@@ -3,7 +3,7 @@
 
 use super::card_tx::CardTx;
 use super::layout::{Outcome, Status};
-use crate::serve::{After, Reader};
+use crate::serve::{After, Reader, Taken};
 use crate::{EngineFault, Served};
 use core::array;
 use core::hint::spin_loop;
@@ -96,10 +96,13 @@ impl Judge {
         }
     }
 
-    /// What the descriptor says of a frame that left.
+    /// What the descriptor says of a frame that left the ring.
     fn outcome(&self, reason: Reason) -> Outcome {
-        let is_marked = reason == Reason::Late && self.policy.late == LatePolicy::Mark;
-        if is_marked { Outcome::Late } else { Outcome::Passed }
+        match reason {
+            Reason::Dropped => Outcome::Dropped,
+            Reason::Late if self.policy.late == LatePolicy::Mark => Outcome::Late,
+            _ => Outcome::Passed,
+        }
     }
 }
 
@@ -112,7 +115,7 @@ impl CardTx {
         &mut self,
         time: u64,
         len: u16,
-        take: &mut impl FnMut(&[Span<'_>], &[Iova]) -> usize,
+        take: &mut impl FnMut(&[Span<'_>], &[Iova]) -> Taken,
         served: &mut Served,
     ) -> Result<After, EngineFault> {
         if time > self.until {
@@ -146,11 +149,12 @@ impl CardTx {
             None => Reader::new(&self.iotlb).read(iova, len.into())?,
         };
         let taken = take(&[frame], &[iova]);
-        if taken == 0 {
+        if taken.frames == 0 {
             return Ok(After::Nothing);
         }
         served.frames += 1;
         served.bytes += u64::from(len);
+        let reason = if taken.dropped { Reason::Dropped } else { reason };
         self.end_launch(reason, time, now);
         self.take(Status { len, outcome: self.judge.outcome(reason) as u8, port: 0, done: self.at_once });
         Ok(After::Frame)

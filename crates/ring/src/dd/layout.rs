@@ -35,12 +35,15 @@ pub enum Outcome {
     Late = 4,
     /// It was not sent because it would have been later than that.
     TooLate = 5,
+    /// It had a launch time, and the card came to it in time, but it could not be sent: no window of the schedule is long enough for
+    /// it, its MAC is disabled or without a link, or nothing is plugged in there.
+    Dropped = 6,
 }
 
 impl Outcome {
     /// All, in the order of their numbers.
-    pub(super) const ALL: [Self; 6] =
-        [Self::Passed, Self::TooShort, Self::TooLong, Self::TooFar, Self::Late, Self::TooLate];
+    pub(super) const ALL: [Self; 7] =
+        [Self::Passed, Self::TooShort, Self::TooLong, Self::TooFar, Self::Late, Self::TooLate, Self::Dropped];
 }
 
 /// The status word of a descriptor.

@@ -4,7 +4,7 @@ use super::chain::{Broken, Chain};
 use super::layout::{Buffer, Descriptor, Pointers, address};
 use crate::budget::LOOKS;
 use crate::index::{Mask, RingIndex};
-use crate::serve::{self, After, BATCH, Reader, Source, Stop};
+use crate::serve::{self, After, BATCH, Reader, Source, Stop, Taken};
 use crate::{EngineFault, FrameLimits, FrameSink, Served};
 use core::cell::Cell;
 use millrace_abi::control::FaultKind;
@@ -83,7 +83,7 @@ impl CardTx {
     pub fn serve(&mut self, budget: usize, sink: &mut impl FrameSink) -> Served {
         self.iotlb.sync();
         self.anticipate();
-        let served = serve::serve::<BATCH, _>(self, budget, |frames, _| sink.take_burst(frames));
+        let served = serve::serve::<BATCH, _>(self, budget, |frames, _| Taken::by(sink, frames));
         if served.has_advanced {
             self.publish();
         }
@@ -117,7 +117,7 @@ impl CardTx {
     #[cold]
     fn serve_chain(
         &mut self,
-        take: &mut impl FnMut(&[Span<'_>], &[()]) -> usize,
+        take: &mut impl FnMut(&[Span<'_>], &[()]) -> Taken,
         served: &mut Served,
     ) -> Result<After, EngineFault> {
         let waiting = self.mask.distance(self.head, self.tail);
@@ -169,14 +169,14 @@ impl CardTx {
     fn end_chain(
         &self,
         chain: &Chain,
-        take: &mut impl FnMut(&[Span<'_>], &[()]) -> usize,
+        take: &mut impl FnMut(&[Span<'_>], &[()]) -> Taken,
         served: &mut Served,
     ) -> bool {
         if chain.is_too_long {
             served.too_long += 1;
         } else if chain.len < usize::from(self.limits.min) {
             served.too_short += 1;
-        } else if take(&[Span::from_slice(&self.scratch[..chain.len])], &[()]) == 0 {
+        } else if take(&[Span::from_slice(&self.scratch[..chain.len])], &[()]).frames == 0 {
             return false;
         } else {
             served.frames += 1;
@@ -246,7 +246,7 @@ impl Source for CardTx {
     fn serve_other(
         &mut self,
         (): (),
-        take: &mut impl FnMut(&[Span<'_>], &[()]) -> usize,
+        take: &mut impl FnMut(&[Span<'_>], &[()]) -> Taken,
         served: &mut Served,
     ) -> Result<After, EngineFault> {
         if self.chain.is_some() {

@@ -3,7 +3,7 @@
 use super::layout::{HEADER_LEN, PAGE_LEN, PacketHeader, align8};
 use super::place::Place;
 use crate::budget::Allowance;
-use crate::serve::{self, After, Reader, Source, Stop};
+use crate::serve::{self, After, Reader, Source, Stop, Taken};
 use crate::{EngineFault, FrameLimits, FrameSink, RxOutcome, Served};
 use millrace_abi::control::FaultKind;
 use millrace_dma::{Iotlb, Iova, Ordering, Span, Word64};
@@ -89,7 +89,7 @@ impl CardTx {
     #[inline]
     pub fn serve(&mut self, budget: usize, sink: &mut impl FrameSink) -> Served {
         self.iotlb.sync();
-        let served = serve::serve::<RUN, _>(self, budget, |frames, _| sink.take_burst(frames));
+        let served = serve::serve::<RUN, _>(self, budget, |frames, _| Taken::by(sink, frames));
         if served.has_advanced {
             // Release pairs with the Acquire in `HostTx::refresh`: every load from the packets is done.
             self.rings.update.store(u64::from(self.hw), Ordering::Release);
@@ -197,7 +197,7 @@ impl Source for CardTx {
     fn serve_other(
         &mut self,
         other: Other,
-        take: &mut impl FnMut(&[Span<'_>], &[u32]) -> usize,
+        take: &mut impl FnMut(&[Span<'_>], &[u32]) -> Taken,
         served: &mut Served,
     ) -> Result<After, EngineFault> {
         let (header, behind) = match other {
@@ -218,7 +218,7 @@ impl Source for CardTx {
             }
             Other::Divided(header, len) => {
                 let place = self.gather(header, len, served)?;
-                if take(&[Span::from_slice(&self.scratch[..len])], &[header.stride()]) == 0 {
+                if take(&[Span::from_slice(&self.scratch[..len])], &[header.stride()]).frames == 0 {
                     return Ok(After::Nothing);
                 }
                 served.frames += 1;

@@ -1,7 +1,7 @@
 //! Queues and port queues come and go.
 
 use crate::counters::Counts;
-use crate::schedule::{Discipline, PortSchedule};
+use crate::schedule::{Discipline, Due, PortSchedule};
 use crate::shard::classify::{Classifying, SlowEnds, Tapper};
 use crate::shard::slots::{Detach, Detached, PortSlot, RxSlot, TxQueue, TxSlot, wake_fence};
 use crate::shard::state::{NOWHERE, Port, Scheduling, Shape, Shard};
@@ -22,9 +22,10 @@ impl Shard {
     /// When the rings of a port may send from now on.
     pub fn set_schedule(&mut self, port: usize, schedule: Option<Arc<PortSchedule>>) {
         let Some(entry) = self.ports.get_mut(port) else { return };
+        let places = self.tx.capacity();
         entry.schedule = schedule.map(|schedule| {
-            let none = [0; CLASSES as usize];
-            Scheduling { schedule, ahead: none, due: none }
+            let due = core::array::from_fn(|_| Due::new(places));
+            Scheduling { schedule, ahead: [0; CLASSES as usize], due }
         });
         for (_, slot) in self.tx.iter_mut().filter(|(_, slot)| slot.port == port) {
             slot.discipline = discipline_of(entry, slot.queue.id.index);
@@ -171,7 +172,9 @@ impl Shard {
         slot.counts_at = first.unwrap_or(place);
         slot.use_clock(&self.clock);
         let index = slot.queue.id.index;
-        slot.discipline = discipline_of(&self.ports[slot.port], index);
+        let port = &mut self.ports[slot.port];
+        slot.discipline = discipline_of(port, index);
+        port.schedule.iter_mut().flat_map(|scheduling| &mut scheduling.due).for_each(|due| due.grow(place + 1));
         entry.insert(slot);
         if self.tx_counts.len() <= place {
             self.tx_counts.resize(place + 1, Counts::default());

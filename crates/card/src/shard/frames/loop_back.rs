@@ -1,5 +1,6 @@
 //! From TX rings of a port that loops back to its RX rings: one copy, straight from one ring to the other.
 
+use super::send::Nowhere;
 use super::{BUDGET, end_of_burst};
 use crate::counters::{Counts, QueueDrop};
 use crate::mac::{MacLane, Receiver, Rules};
@@ -36,10 +37,10 @@ pub(super) fn loop_back(
 ) -> (bool, bool) {
     let Some(engine) = tx.engine.running_mut() else { return (false, true) };
     let Some((to, rx)) = to.and_then(|to| Some((to, rx.get_mut(to)?))) else {
-        let served = engine.serve(BUDGET, &mut |_: Span<'_>| Accept::Taken);
+        let served = engine.serve(BUDGET, &mut Nowhere);
         counts.drops[QueueDrop::NoRxQueue as usize] += served.frames;
         counts.dropped_bytes += served.bytes;
-        return end_of_burst(tx, counts, Served { frames: 0, bytes: 0, ..served }, mac);
+        return end_of_burst(tx, counts, Served { frames: 0, bytes: 0, dropped: served.frames, ..served }, mac);
     };
     rx.begin();
     let MacLane { rules, rx: receiver, stamper, .. } = mac;

@@ -9,18 +9,22 @@ use crate::shard::state::Shard;
 use crate::turns::{Look, cost};
 use millrace_ring::Served;
 
-/// A ring that may send has its turn within so many ns, or has gone.
-const LONGEST_TURN: u64 = 20_000;
-
 impl Shard {
     /// One burst from a ring that has something. Returns as [`Shard::look`].
     pub(super) fn look_at_scheduled_ring(&mut self, at: usize) -> (Look, u32) {
         let slot = &mut self.tx[at];
-        let (port, Some(discipline)) = (slot.port, &slot.discipline) else { return (Look::Quiet, cost::LOOK) };
+        let (port, Some(discipline)) = (slot.port, &mut slot.discipline) else { return (Look::Quiet, cost::LOOK) };
         if discipline.waits(&self.clock) > 0 {
             return (Look::Waits, cost::LOOK);
         }
-        let class = usize::from(discipline.class);
+        let before = usize::from(discipline.class());
+        discipline.settle(&self.clock);
+        let class = usize::from(discipline.class());
+        if class != before
+            && let Some(scheduling) = &mut self.ports[port].schedule
+        {
+            scheduling.due[before].set(at, 0);
+        }
         if self.is_outranked(port, class) {
             return (Look::Blocked, cost::BLOCKED);
         }
@@ -28,7 +32,7 @@ impl Shard {
         let until =
             self.tx.get(at).and_then(|slot| slot.discipline.as_ref()).map_or(0, |discipline| discipline.until());
         if let Some(scheduling) = &mut self.ports[port].schedule {
-            scheduling.due[class] = until;
+            scheduling.due[class].set(at, until);
             if is_ahead {
                 scheduling.ahead[class] = self.passes;
             }
@@ -38,17 +42,16 @@ impl Shard {
 
     /// Whether a ring of a higher class had something to send in this pass or the one before, or may by now and has not had its
     /// turn yet.
-    fn is_outranked(&self, port: usize, class: usize) -> bool {
-        let Some(scheduling) = &self.ports[port].schedule else { return false };
+    fn is_outranked(&mut self, port: usize, class: usize) -> bool {
+        let Some(scheduling) = &mut self.ports[port].schedule else { return false };
         let above = class + 1..;
         if scheduling.ahead[above.clone()].iter().any(|&pass| pass > 0 && pass + 1 >= self.passes) {
             return true;
         }
-        let due = &scheduling.due[above];
-        due.iter().any(|&due| due > 0) && {
+        let due = &mut scheduling.due[above];
+        due.iter().any(|due| !due.is_empty()) && {
             let now = self.clock.exactly();
-            // It may have gone since.
-            due.iter().any(|&due| due > 0 && due <= now && now - due < LONGEST_TURN)
+            due.iter_mut().any(|due| due.is_due(now))
         }
     }
 
@@ -92,7 +95,8 @@ impl Shard {
         };
         counts.drops[QueueDrop::NoWindow as usize] += never.0;
         counts.dropped_bytes += never.1;
-        let served = Served { frames: served.frames - never.0, bytes: served.bytes - never.1, ..served };
+        let served =
+            Served { frames: served.frames - never.0, bytes: served.bytes - never.1, dropped: never.0, ..served };
         let waits = discipline.waits(clock) > 0;
         let (moved, stays) = end_of_burst(slot, counts, served, &mut port.mac);
         if let Some(watch) = watch {

@@ -76,6 +76,19 @@ impl Shard {
     }
 }
 
+/// The sink of a TX ring whose frames go nowhere, as its caller counts.
+pub(super) struct Nowhere;
+
+impl FrameSink for Nowhere {
+    fn take(&mut self, _: Span<'_>) -> Accept {
+        Accept::Taken
+    }
+
+    fn has_dropped(&self) -> bool {
+        true
+    }
+}
+
 /// A port queue as the sink of a TX ring.
 pub(super) struct PortSink<'p>(pub &'p mut dyn PortQueue);
 
@@ -134,6 +147,7 @@ fn transmit_stamped(
 /// What is to be known of frames that leave.
 pub(super) struct DepartureWatch {
     left: u64,
+    taken: u64,
     // The card's clock in ns.
     before: u64,
 }
@@ -142,15 +156,18 @@ impl DepartureWatch {
     /// Frames are handed to the port from now on.
     pub fn begin(port: &mut dyn PortQueue, tx: &TxSlot, clock: &PassClock) -> Self {
         port.watch_departures();
-        Self { left: tx.left, before: clock.exactly() }
+        Self { left: tx.left, taken: tx.taken, before: clock.exactly() }
     }
 
-    /// They have been handed over: says when the last one left, as the port knows, or else between which times that was.
+    /// They have been handed over: says when the last one left, as the port knows, or else between which times that was; and how many
+    /// have come off the ring, of which some may have been dropped.
     pub fn end(self, port: &mut dyn PortQueue, tx: &mut TxSlot, clock: &PassClock) {
         let after = clock.exactly();
         let at = port.departed().and_then(|ticks| clock.card_at(ticks)).filter(|at| (self.before..=after).contains(at));
         if tx.left != self.left {
-            tx.openers.say_departure(tx.left, at.unwrap_or(self.before), at.unwrap_or(after));
+            tx.openers.say_departure(tx.left, tx.taken, Some([at.unwrap_or(self.before), at.unwrap_or(after)]));
+        } else if tx.taken != self.taken {
+            tx.openers.say_departure(tx.left, tx.taken, None);
         }
     }
 }
@@ -159,7 +176,7 @@ impl DepartureWatch {
 #[cold]
 pub(super) fn refuse(tx: &mut TxSlot, counts: &mut Counts, mac: &mut MacLane) -> (bool, bool) {
     let Some(engine) = tx.engine.running_mut() else { return (false, true) };
-    let served = engine.serve(BUDGET, &mut |_: Span<'_>| Accept::Taken);
+    let served = engine.serve(BUDGET, &mut Nowhere);
     mac.tx.refuse(&mac.rules, served.frames, served.bytes);
     end_of_burst(tx, counts, served, mac)
 }
@@ -168,7 +185,7 @@ pub(super) fn refuse(tx: &mut TxSlot, counts: &mut Counts, mac: &mut MacLane) ->
 #[cold]
 fn lose(tx: &mut TxSlot, counts: &mut Counts, mac: &mut MacLane) -> (bool, bool) {
     let Some(engine) = tx.engine.running_mut() else { return (false, true) };
-    let served = engine.serve(BUDGET, &mut |_: Span<'_>| Accept::Taken);
+    let served = engine.serve(BUDGET, &mut Nowhere);
     mac.tx.unplugged(served.frames, served.bytes);
     end_of_burst(tx, counts, served, mac)
 }

@@ -85,15 +85,16 @@ impl Openers {
         entry.wants_stamps.as_ref().is_some_and(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// Says that so many frames have left, the last of them between these two times.
+    /// Says that so many frames have left and so many have come off the ring, and between which two times the last of them left, if one
+    /// has since that was said last.
     #[cold]
-    pub fn say_departure(&mut self, frames: u64, before: u64, after: u64) {
+    pub fn say_departure(&mut self, frames: u64, taken: u64, last: Option<[u64; 2]>) {
         let [entry] = &mut self.0[..] else { return };
         if entry.departure.is_none() {
             entry.departure = Departure::new(&entry.opener.control).ok().map(Box::new);
         }
-        if let Some(departure) = &entry.departure {
-            departure.say(frames, before, after);
+        if let Some(departure) = &mut entry.departure {
+            departure.say(frames, taken, last);
         }
     }
 

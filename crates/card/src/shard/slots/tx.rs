@@ -45,6 +45,8 @@ pub(crate) struct TxSlot {
     pub cost: u32,
     /// Frames that have left since it was started.
     pub left: u64,
+    /// Frames that have come off the ring since then: those, and what was dropped there.
+    pub taken: u64,
     // Whether frames come one at a time.
     is_lone: bool,
     // Whether those who sleep are to be woken at the end of the turn.
@@ -70,6 +72,7 @@ impl TxSlot {
             ticket: 0,
             cost: 0,
             left: 0,
+            taken: 0,
             is_lone: false,
             is_touched: false,
             translations: (0, 0),
@@ -95,7 +98,7 @@ impl TxSlot {
 
     pub fn begin(&mut self, engine: Box<TxEngine>) {
         self.translations = engine.iotlb_counts();
-        self.left = 0;
+        (self.left, self.taken) = (0, 0);
         self.ticket = NEXT_TICKET.fetch_add(1, Ordering::Relaxed);
         self.engine = EngineState::Running(engine);
     }
@@ -176,7 +179,7 @@ impl TxSlot {
 
     /// Which of the rings whose times are equal goes first: that of the higher class, then that of the lower number.
     pub fn order(&self) -> u64 {
-        let class = self.discipline.as_ref().map_or(0, |discipline| discipline.class);
+        let class = self.discipline.as_ref().map_or(0, |discipline| discipline.class());
         u64::from(u8::MAX - class) << 56 | u64::from(self.queue.id.index) << 32 | u64::from(self.ring)
     }
 
@@ -212,6 +215,8 @@ impl TxSlot {
         if moved {
             self.is_lone = served.frames == 1;
             self.left += served.frames;
+            let unfit = served.too_short + served.too_long + served.too_far + served.too_late;
+            self.taken += served.frames + served.dropped + unfit;
             counts.passed += served.frames;
             counts.passed_bytes += served.bytes;
             counts.drops[QueueDrop::TooShort as usize] += served.too_short;

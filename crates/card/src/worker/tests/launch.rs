@@ -14,7 +14,7 @@ pub(super) struct Launcher {
     pub host: dd::HostTx,
     /// The descriptors, four words each.
     pub words: millrace_dma::Slots64,
-    control: Region,
+    pub control: Region,
     frame: Iova,
 }
 

@@ -4,6 +4,7 @@ use super::launch::{Launcher, start};
 use super::*;
 use crate::counters::QueueDrop;
 use crate::schedule::PortSchedule;
+use millrace_abi::control::{DEPARTURE_AT, WANTS_STAMPS_AT};
 use millrace_abi::register::tsu as t;
 use millrace_abi::schedule::{Gate, QueueClass, Schedule};
 use std::sync::Mutex;
@@ -202,4 +203,46 @@ fn without_a_schedule_again_what_waited_leaves_and_a_change_comes_at_a_boundary(
     scene.set(None);
     scene.queues[0].post_one(64, 0);
     assert_eq!(scene.leaves().len(), 1);
+}
+
+#[test]
+fn a_schedule_that_is_to_count_later_changes_neither_class_nor_rate_until_then() {
+    let gates = vec![Gate { open: 1, lasts: 50_000 }, Gate { open: 0x40, lasts: 50_000 }];
+    let said = |base, queue| Schedule { base, speed: GIGABIT, always: 0, gates: gates.clone(), queues: vec![queue] };
+    // A frame of 64 bytes each 200 us, in the window of class 0, and from 1 ms on in that of class 6 as many as come.
+    let now = said(START, queue(0, 0, 3_520_000));
+    let mut scene = Scene::new(now.clone());
+    let before = Arc::new(PortSchedule::new(now, START, None));
+    let later = said(START + 1_000_000, queue(0, 6, 0));
+    scene.set(Some(PortSchedule::new(later, scene.now, Some(&before))));
+    (0..12).for_each(|_| assert!(scene.queues[0].post_one(64, 0)));
+    let mut times = Vec::new();
+    while scene.now < START + 1_080_000 {
+        times.extend(scene.leaves().iter().map(|_| scene.now - START));
+        scene.move_to(scene.now + 5_000);
+    }
+    let (early, late): (Vec<u64>, Vec<u64>) = times.iter().partition(|&&time| time < 1_000_000);
+    assert_eq!(early, [0, 200_000, 400_000, 600_000, 800_000], "the old class and rate: {late:?}");
+    assert_eq!(late, [1_050_000, 1_055_000, 1_060_000, 1_065_000, 1_070_000, 1_075_000], "the new class, and no rate");
+}
+
+#[test]
+fn a_program_hears_of_what_a_schedule_drops_and_of_what_leaves() {
+    let gates = vec![Gate { open: 1, lasts: 1000 }, Gate { open: 0, lasts: 1000 }];
+    let said = Schedule { base: START, speed: GIGABIT, always: 0, gates, queues: vec![queue(0, 0, 0)] };
+    let mut scene = Scene::new(said);
+    let control = scene.queues[0].control.window().clone();
+    let word = |at: usize| control.word64(DEPARTURE_AT + 8 * at).unwrap().load(Ordering::Relaxed);
+    control.word32(WANTS_STAMPS_AT).unwrap().store(1, Ordering::Relaxed);
+    let said = |scene: &mut Scene, len| {
+        scene.queues[0].post_one(len, 0);
+        scene.move_to(scene.now + 2_000);
+        scene.leaves();
+        assert!(word(0) > 0 && word(0).is_multiple_of(2));
+        [word(1), word(4), word(2)]
+    };
+    assert_eq!(said(&mut scene, 1000), [0, 1, 0], "dropped");
+    assert_eq!(said(&mut scene, 64), [1, 2, START + 4_000]);
+    assert_eq!(said(&mut scene, 1000), [1, 3, START + 4_000], "dropped, and the time is that of the one that left");
+    assert_eq!(said(&mut scene, 64), [2, 4, START + 8_000]);
 }

@@ -126,9 +126,9 @@ fn judged(late: LatePolicy, far: FarPolicy) -> (Memory, HostTx, CardTx, Arc<Laun
 #[test]
 fn what_is_late_is_sent_dropped_or_marked() {
     for (late, outcome, counted) in [
-        (LatePolicy::Send, Outcome::Passed, [2, 1, 0, 0]),
-        (LatePolicy::Mark, Outcome::Late, [2, 1, 0, 0]),
-        (LatePolicy::Drop, Outcome::TooLate, [2, 0, 1, 0]),
+        (LatePolicy::Send, Outcome::Passed, [2, 1, 0, 0, 0]),
+        (LatePolicy::Mark, Outcome::Late, [2, 1, 0, 0, 0]),
+        (LatePolicy::Drop, Outcome::TooLate, [2, 0, 1, 0, 0]),
     ] {
         let (memory, mut host, mut card, counts) = judged(late, FarPolicy::Refuse);
         for (i, launch) in [(0, START - 101), (1, START - 100), (2, START)] {
@@ -154,7 +154,7 @@ fn a_queue_that_holds_waits_for_any_time() {
     assert_eq!(serve_all(&mut card).0.frames, 0);
     assert_eq!(card.launch_in(), Some(Duration::from_nanos(3 * HORIZON)));
     at(&memory, START + 3 * HORIZON);
-    assert_eq!((serve_all(&mut card).0.frames, counts.reasons()), (1, [1, 0, 0, 0]));
+    assert_eq!((serve_all(&mut card).0.frames, counts.reasons()), (1, [1, 0, 0, 0, 0]));
     assert!(!card.pending() && card.is_held());
 }
 
@@ -164,10 +164,40 @@ fn a_sink_without_room_leaves_the_frame_where_it_is_and_no_verdict() {
     host.post(Frame { launch: START, ..memory.frame(0, 60) });
     host.flush();
     assert_eq!(card.serve(9, &mut |_: Span<'_>| Accept::Full).frames, 0);
-    assert_eq!((counts.reasons(), card.pending()), ([0; 4], true));
+    assert_eq!((counts.reasons(), card.pending()), ([0; 5], true));
     at(&memory, START + 50);
     assert_eq!(serve_all(&mut card).0.frames, 1);
-    assert_eq!((counts.reasons(), counts.latest(), host.reclaim()), ([1, 0, 0, 0], 50, 1));
+    assert_eq!((counts.reasons(), counts.latest(), host.reclaim()), ([1, 0, 0, 0, 0], 50, 1));
+}
+
+/// A sink that drops what is short.
+struct Dropping(bool);
+
+impl crate::FrameSink for Dropping {
+    fn take(&mut self, frame: Span<'_>) -> Accept {
+        self.0 = frame.len() < 100;
+        Accept::Taken
+    }
+
+    fn has_dropped(&self) -> bool {
+        self.0
+    }
+}
+
+#[test]
+fn a_frame_that_the_sink_drops_was_not_sent_and_its_verdict_says_so() {
+    let (memory, mut host, mut card, counts) = judged(LatePolicy::Mark, FarPolicy::Refuse);
+    for (at, len, launch) in [(0, 60, START), (1, 100, START), (2, 60, START - 500), (3, 60, 0), (4, 100, START - 500)]
+    {
+        host.post(Frame { launch, ..memory.frame(at, len) });
+    }
+    host.flush();
+    assert_eq!(card.serve(9, &mut Dropping(false)).frames, 5);
+    assert_eq!((host.reclaim(), counts.reasons()), (5, [1, 1, 0, 0, 2]));
+    assert_eq!((counts.late().iter().sum::<u64>(), counts.latest()), (2, 500), "of those that left");
+    let outcomes = [0, 1, 2, 4].map(|at| host.outcome_at(at).map(|(outcome, _)| outcome));
+    let [dropped, passed, late] = [Outcome::Dropped, Outcome::Passed, Outcome::Late].map(Some);
+    assert_eq!(outcomes, [dropped, passed, dropped, late]);
 }
 
 /// Numbers as from a die.
@@ -243,7 +273,7 @@ fn of_millions_of_frames_none_is_early_all_keep_their_order_and_the_verdicts_add
             now += card.launch_in().unwrap().as_nanos() as u64;
         }
     }
-    let [on_time, late, too_late, too_far] = counts.reasons();
+    let [on_time, late, too_late, too_far, _] = counts.reasons();
     assert_eq!((on_time + untimed - posted.iter().filter(|&&launch| launch == 0).count() as u64, late), (sent, 0));
     assert_eq!((too_late + too_far, counts.late().iter().sum::<u64>()), (dropped, on_time));
     assert!(
