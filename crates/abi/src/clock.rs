@@ -145,7 +145,12 @@ pub enum ClockRequest {
     /// Leads the clock from now on, until [`ClockRequest::Release`] or the end of the connection; refused while another does.
     Lead,
     /// Says how the clock does; of who leads it.
-    Report(Report),
+    Report {
+        /// How it does.
+        report: Report,
+        /// Its offset has been measured since that was said last.
+        measured: bool,
+    },
     /// Leads it no longer: it goes on by itself.
     Release,
     /// For tests: the oscillator is wrong by so much from now on, in 2^-16 of a millionth. What is measured by it changes, what

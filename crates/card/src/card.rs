@@ -235,8 +235,10 @@ impl Card {
     /// # Errors
     /// [`SteeringError`].
     pub fn steer_clock(&self, steering: Steering) -> Result<(), SteeringError> {
-        self.bus.tsu.steer(steering)?;
-        self.bus.clock_has_changed();
+        // Workers are not disturbed for nothing.
+        if self.bus.tsu.steer(steering)? {
+            self.bus.clock_has_changed();
+        }
         Ok(())
     }
 
@@ -250,9 +252,9 @@ impl Card {
         Ok(())
     }
 
-    /// Says on the clock page how the clock does.
-    pub fn report_clock(&self, report: Report) {
-        self.bus.tsu.report(report);
+    /// Says on the clock page how the clock does; `measured`: its offset has been measured since that was said last.
+    pub fn report_clock(&self, report: Report, measured: bool) {
+        self.bus.tsu.report(report, measured);
     }
 
     /// Who led the clock does so no longer: it goes on as it went, and its page says so.

@@ -96,8 +96,8 @@ impl Tsu {
         self.page.fd()
     }
 
-    /// Steers the clock.
-    pub fn steer(&self, steering: Steering) -> Result<(), SteeringError> {
+    /// Steers the clock. `false`: it goes as it went.
+    pub fn steer(&self, steering: Steering) -> Result<bool, SteeringError> {
         let mut latches = self.latches();
         let now = Ticks::now();
         match steering {
@@ -110,11 +110,15 @@ impl Tsu {
                 if scaled_ppm.unsigned_abs() > MOST_PPM.unsigned_abs() * SCALED_PER_PPM.unsigned_abs() {
                     return Err(SteeringError::TooFar);
                 }
-                latches.set_increment(now, nominal().faster(scaled_ppm));
+                let increment = nominal().faster(scaled_ppm);
+                if increment == latches.increment {
+                    return Ok(false);
+                }
+                latches.set_increment(now, increment);
             }
         }
         self.publish(&latches);
-        Ok(())
+        Ok(true)
     }
 
     /// Makes the oscillator wrong, for a test. The time does not jump.
@@ -130,14 +134,14 @@ impl Tsu {
         Ok(())
     }
 
-    /// Says how the clock does. What is said together with an offset has just been measured.
-    pub fn report(&self, report: Report) {
+    /// Says how the clock does; `measured`: the offset has just been measured, and was not when that was said before.
+    pub fn report(&self, report: Report, measured: bool) {
         let (mut latches, now) = (self.latches(), Ticks::now());
         let before = latches.said.report;
         if (before.state, before.source) != (report.state, report.source) {
             latches.said.changed = now;
         }
-        if report.offset_ns.is_some() && report.state != State::Holdover {
+        if measured && report.offset_ns.is_some() {
             latches.said.reported = Some(now);
         }
         latches.said.report = report;
@@ -147,10 +151,10 @@ impl Tsu {
     /// Nobody leads the clock any more, who did: it goes on as it went.
     pub fn release(&self) {
         let report = self.latches().said.report;
-        let state = if report.state == State::Master { State::Free } else { State::Holdover };
-        // Who has only begun has led it nowhere.
-        let state = if report.offset_ns.is_none() { State::Free } else { state };
-        self.report(Report { state, ..report });
+        // Who was not there yet has led it nowhere: what he has measured is no speed to go on with.
+        let has_arrived = matches!(report.state, State::Locked | State::Holdover);
+        let state = if has_arrived { State::Holdover } else { State::Free };
+        self.report(Report { state, ..report }, false);
     }
 
     /// Makes readable what has changed.

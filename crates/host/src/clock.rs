@@ -27,7 +27,7 @@ pub struct Clock {
 }
 
 /// Leads a card's clock: nobody else steers it meanwhile. When it is dropped, or its program ends, the clock goes on as it went,
-/// and says that it is in holdover.
+/// and says that it is in holdover if it was locked.
 pub struct Leader {
     client: Arc<Client>,
 }
@@ -128,12 +128,13 @@ impl Clock {
 }
 
 impl Leader {
-    /// Says how the clock does, to all who read it.
+    /// Says how the clock does, to all who read it; `measured`: its offset has been measured since that was said last, which is what
+    /// [`ClockSnapshot::reported`](millrace_clock::Snapshot::reported) tells them.
     ///
     /// # Errors
     /// [`Error::Client`].
-    pub fn report(&self, report: Report) -> Result<(), Error> {
-        Ok(self.client.clock(ClockRequest::Report(report))?)
+    pub fn report(&self, report: Report, measured: bool) -> Result<(), Error> {
+        Ok(self.client.clock(ClockRequest::Report { report, measured })?)
     }
 }
 

@@ -86,7 +86,7 @@ pub fn leader() {
         utc_offset: Some(37),
         tai: true,
     };
-    leader.report(report).unwrap();
+    leader.report(report, true).unwrap();
     say("leads");
     listen();
 }
@@ -123,9 +123,44 @@ fn one_leads_and_when_it_dies_the_clock_holds_over() {
     assert!(held.changed > led.changed && held.since_change() < PATIENCE);
     clock.step(1).unwrap();
     let leader = clock.lead().unwrap();
-    leader.report(ClockReport { state: ClockState::Master, ..ClockReport::default() }).unwrap();
+    leader.report(ClockReport { state: ClockState::Master, ..ClockReport::default() }, false).unwrap();
     drop(leader);
     assert_eq!(clock.snapshot().unwrap().report.state, ClockState::Free);
+    // Who has measured, and was not there yet, leaves no holdover.
+    let leader = clock.lead().unwrap();
+    let report = ClockReport { state: ClockState::Acquiring, offset_ns: Some(1_000_000), ..ClockReport::default() };
+    leader.report(report, true).unwrap();
+    let first = clock.snapshot().unwrap().reported.unwrap();
+    assert!(held.reported.unwrap() < first);
+    leader.report(report, false).unwrap();
+    assert_eq!(clock.snapshot().unwrap().reported, Some(first), "said again, and not measured again");
+    drop(leader);
+    assert_eq!(clock.snapshot().unwrap().report.state, ClockState::Free);
+}
+
+#[test]
+fn registers_steer_no_clock_that_somebody_leads() {
+    let daemon = Daemon::start("queues=1");
+    let (device, other) = (daemon.device(), daemon.device());
+    let clock = device.clock().unwrap();
+    let write = |register: millrace_abi::register::Offset, value| {
+        other.write32(Component::Tsu.base().unwrap() + register.bytes(), value)
+    };
+    let read = || {
+        write(r::COMMAND, r::COMMAND_READ_TIME).unwrap();
+        other.read32(Component::Tsu.base().unwrap() + r::DATA_HIGH.bytes()).unwrap()
+    };
+    let leader = clock.lead().unwrap();
+    clock.set(Time::new(1_000, 0)).unwrap();
+    write(r::DATA_HIGH, 77_000).unwrap();
+    for refused in [r::COMMAND_WRITE_TIME, r::COMMAND_WRITE_INCREMENT].map(|command| write(r::COMMAND, command)) {
+        assert_eq!(code(refused), ErrorCode::Busy);
+    }
+    assert!((1_000..70_000).contains(&read()), "what others see of it is for all");
+    drop(leader);
+    write(r::DATA_HIGH, 77_000).unwrap();
+    write(r::COMMAND, r::COMMAND_WRITE_TIME).unwrap();
+    assert!((77_000..140_000).contains(&read()));
 }
 
 fn code(result: Result<(), Error>) -> ErrorCode {

@@ -20,11 +20,11 @@ impl Server {
                 self.is_ours_to_lead(number)?;
                 self.clock_leader = Some(number);
             }
-            ClockRequest::Report(report) => {
+            ClockRequest::Report { report, measured } => {
                 if self.clock_leader != Some(number) {
                     return Err(Refusal::new(ErrorCode::Invalid, "this program does not lead the clock"));
                 }
-                self.card.report_clock(report);
+                self.card.report_clock(report, measured);
             }
             ClockRequest::Release => self.leave_clock(number),
             ClockRequest::Bend { scaled_ppm } => self.card.bend_clock(scaled_ppm).map_err(invalid)?,
@@ -38,7 +38,7 @@ impl Server {
         Ok((Reply::ClockPage, Enclosed::Fd(fd)))
     }
 
-    fn is_ours_to_lead(&self, number: u64) -> Result<(), Refusal> {
+    pub(super) fn is_ours_to_lead(&self, number: u64) -> Result<(), Refusal> {
         match self.clock_leader {
             Some(leader) if leader != number => {
                 let pid = self.pid_of(Owner::Client(leader));

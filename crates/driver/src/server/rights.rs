@@ -13,8 +13,8 @@ use millrace_abi::clock::ClockRequest;
 use millrace_abi::flow::FlowRequest;
 use millrace_abi::message::{Change, ErrorCode, Request};
 use millrace_abi::queue::QueueId;
-use millrace_abi::register::Controller;
 use millrace_abi::register::map::Component;
+use millrace_abi::register::{Controller, tsu};
 
 /// To whom the registers of a queue belong.
 enum Holder {
@@ -48,7 +48,10 @@ impl Server {
                 Err(Refusal::new(ErrorCode::Denied, format!("user {user} has no rights on this card; {how}")))
             }
             Request::Read { .. } => need(Right::ReadRegisters, "read registers"),
-            Request::Write { address, bytes } => self.permit_write(number, client, *address, bytes.len()),
+            Request::Write { address, bytes } => {
+                self.permit_write(number, client, *address, bytes.len())?;
+                if commands_clock(*address, bytes) { self.is_ours_to_lead(number) } else { Ok(()) }
+            }
             Request::Change(change) => match change {
                 Change::Plug { .. } | Change::Connect { .. } | Change::Disconnect { .. } | Change::Schedule { .. } => {
                     need(Right::Configure(Configure::Ports), "configure ports")
@@ -159,6 +162,16 @@ impl Server {
     }
 }
 
+/// Whether a write sets the clock or its speed. Of a word that is written in part, what was there is not asked for: it may.
+fn commands_clock(address: u32, bytes: &[u8]) -> bool {
+    let is_command = |at| matches!(Component::at(at), Some((Component::Tsu, offset)) if offset == tsu::COMMAND.bytes());
+    words(address, bytes.len()).filter(|&at| is_command(at)).any(|at| {
+        let from = at.checked_sub(address).and_then(|from| bytes.get(from as usize..));
+        let word = from.and_then(|rest| rest.first_chunk()).map(|&word| u32::from_le_bytes(word));
+        word.is_none_or(|word| matches!(word, tsu::COMMAND_WRITE_TIME | tsu::COMMAND_WRITE_INCREMENT))
+    })
+}
+
 /// The words that a write touches.
 fn words(address: u32, len: usize) -> impl Iterator<Item = u32> {
     let (first, end) = (u64::from(address), u64::from(address) + len as u64);
@@ -169,6 +182,18 @@ fn words(address: u32, len: usize) -> impl Iterator<Item = u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_write_that_sets_the_clock_is_found_however_it_is_cut() {
+        let at = Component::Tsu.base().unwrap() + tsu::COMMAND.bytes();
+        let word = |command: u32| command.to_le_bytes();
+        assert!(
+            commands_clock(at, &word(tsu::COMMAND_WRITE_TIME))
+                && commands_clock(at, &word(tsu::COMMAND_WRITE_INCREMENT))
+        );
+        assert!(!commands_clock(at, &word(tsu::COMMAND_READ_TIME)) && !commands_clock(at - 4, &word(0)));
+        assert!(commands_clock(at - 4, &[0; 8]) && commands_clock(at - 4, &[0; 5]) && commands_clock(at + 3, &[4]));
+    }
 
     #[test]
     fn every_word_of_a_write_is_looked_at() {

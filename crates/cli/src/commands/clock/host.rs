@@ -55,7 +55,7 @@ pub fn run(shared: &Shared, args: &HostArgs) -> Result<(), Failure> {
     let mut settled = 0;
     while !stop::asked() {
         let report = correct(&clock, &mut servo, args.apart, &mut settled).doing(refused)?;
-        leader.report(report).doing(refused)?;
+        leader.report(report, true).doing(refused)?;
         teller.tell(&report)?;
         if !pause(args.interval) {
             break;

@@ -4,7 +4,7 @@
 use super::follow::Teller;
 use super::moment::host_time;
 use clap::{Args, ValueEnum};
-use millrace::{Clock, ClockState, Departures, Device, Leader, RxQueue, Ticks, Time, TxQueue};
+use millrace::{Clock, ClockState, Departure, Departures, Device, Leader, RxQueue, Ticks, Time, TxQueue};
 use millrace_abi::clock::SCALED_PER_PPM;
 use millrace_abi::header::RxMetadata;
 use millrace_abi::register::map::Component;
@@ -191,7 +191,7 @@ pub fn run(shared: &Shared, args: &PtpArgs) -> Result<(), Failure> {
     let card = Card(Rc::new(clock));
     let engine = Engine::new(&instance, &settings, card, ppm, Ticks::now().get());
     let wire = Wire::new(rx, tx).doing(doing)?;
-    Running { engine, wire, leader, teller: Teller::new(shared), told: None, master: None }.run()
+    Running { engine, wire, leader, teller: Teller::new(shared), told: None, master: None, flooded: false }.run()
 }
 
 /// The time-stamp unit, enabled for as long as this lives.
@@ -222,15 +222,45 @@ struct Wire {
     rx: RxQueue,
     tx: TxQueue,
     departures: Departures,
-    sent: u64,
+    posted: Posted,
     stamped: bool,
     unstamped: u64,
+    has_dropped: bool,
+}
+
+/// Frames that were put into the queue, as far as it is known what became of them.
+#[derive(Default)]
+struct Posted {
+    frames: u64,
+    // Of those that the card has taken off the queue, how many it has dropped.
+    dropped: u64,
+}
+
+/// What became of the frame that was put into the queue last.
+#[derive(Debug, PartialEq)]
+enum Gone {
+    NotYet,
+    /// It left, between these times.
+    Left(u64, u64),
+    /// It was dropped, or one right before it was: nobody knows which.
+    Unknown,
+}
+
+impl Posted {
+    fn look(&mut self, last: Departure) -> Gone {
+        if last.taken < self.frames {
+            return Gone::NotYet;
+        }
+        let dropped = last.taken.saturating_sub(last.frames);
+        let is_more = core::mem::replace(&mut self.dropped, dropped) != dropped;
+        if is_more { Gone::Unknown } else { Gone::Left(last.before_ns, last.after_ns) }
+    }
 }
 
 impl Wire {
     fn new(rx: RxQueue, tx: TxQueue) -> Result<Self, millrace::Error> {
         let departures = tx.departures()?;
-        Ok(Self { rx, tx, departures, sent: 0, stamped: false, unstamped: 0 })
+        Ok(Self { rx, tx, departures, posted: Posted::default(), stamped: false, unstamped: 0, has_dropped: false })
     }
 
     /// Sends a frame; when it left, if that matters and can be told.
@@ -238,18 +268,28 @@ impl Wire {
         let Some(mut burst) = self.tx.get(&[frame.len() as u16])? else { return Ok(None) };
         burst[0].copy_from_slice(frame);
         burst.send()?;
-        self.sent += 1;
+        self.posted.frames += 1;
         if !matters {
             return Ok(None);
         }
         let begin = Instant::now();
         while begin.elapsed() < LEAVING {
-            if let Some(last) = self.departures.last().filter(|last| last.frames >= self.sent) {
-                self.stamped = true;
-                let ns = last.before_ns + (last.after_ns.saturating_sub(last.before_ns)) / 2;
-                return Ok(Some(Time::new((ns / 1_000_000_000) as u32, (ns % 1_000_000_000) as u32)));
+            match self.departures.last().map_or(Gone::NotYet, |last| self.posted.look(last)) {
+                Gone::NotYet => std::thread::yield_now(),
+                Gone::Left(before, after) => {
+                    self.stamped = true;
+                    let ns = before + after.saturating_sub(before) / 2;
+                    return Ok(Some(Time::new((ns / 1_000_000_000) as u32, (ns % 1_000_000_000) as u32)));
+                }
+                Gone::Unknown => {
+                    if !core::mem::replace(&mut self.has_dropped, true) {
+                        note(
+                            "the card drops frames of this queue (`millrace stats` says why): its class in the schedule of the port should be one of `always`",
+                        );
+                    }
+                    return Ok(None);
+                }
             }
-            std::thread::yield_now();
         }
         // One that came too late on a busy machine is nothing to tell of.
         if self.unstamped == NO_STAMPS && !self.stamped {
@@ -276,6 +316,7 @@ struct Running<'a> {
     teller: Teller,
     told: Option<Told>,
     master: Option<[u8; 8]>,
+    flooded: bool,
 }
 
 impl Running<'_> {
@@ -331,14 +372,42 @@ impl Running<'_> {
                 note(format!("follows the clock {}", id.join(":")));
             }
         }
+        if status.passed_over > 0 && !core::mem::replace(&mut self.flooded, true) {
+            note("the master sends more Sync than a clock is led by (250 in a second): most of them are passed over");
+        }
+        let measured = status.measurements != self.told.as_ref().map_or(0, |told| told.measurements);
         let is_news = self.told.as_ref().is_none_or(|told| {
-            let (passed, measured) = (now.saturating_sub(told.at), told.measurements != status.measurements);
+            let passed = now.saturating_sub(told.at);
             passed >= TELL || (measured && passed >= TELL_AT_MOST) || told.state != status.report.state
         });
         if is_news {
-            self.leader.report(status.report).doing(|| "cannot say how the clock does".to_owned())?;
+            self.leader.report(status.report, measured).doing(|| "cannot say how the clock does".to_owned())?;
             self.told = Some(Told { at: now, state: status.report.state, measurements: status.measurements });
         }
         self.teller.tell(&status.report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_that_is_dropped_hides_no_later_one() {
+        let mut posted = Posted::default();
+        let said = |frames, taken| Departure { frames, taken, before_ns: 10 * frames, after_ns: 10 * frames + 2 };
+        posted.frames = 1;
+        assert_eq!((posted.look(said(0, 0)), posted.look(said(1, 1))), (Gone::NotYet, Gone::Left(10, 12)));
+        posted.frames = 2;
+        assert_eq!(posted.look(said(1, 1)), Gone::NotYet);
+        assert_eq!(posted.look(said(1, 2)), Gone::Unknown, "dropped");
+        posted.frames = 3;
+        assert_eq!(posted.look(said(1, 2)), Gone::NotYet);
+        assert_eq!(posted.look(said(2, 3)), Gone::Left(20, 22));
+        // One of which nobody asked was dropped, the next one left.
+        posted.frames = 5;
+        assert_eq!(posted.look(said(3, 5)), Gone::Unknown);
+        posted.frames = 6;
+        assert_eq!(posted.look(said(4, 6)), Gone::Left(40, 42));
     }
 }
