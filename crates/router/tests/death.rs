@@ -2,6 +2,7 @@
 
 mod net;
 
+use libbpf_rs::query::{LinkInfo, LinkInfoIter, LinkTypeInfo};
 use millrace_router::Reason;
 use millrace_router::engine::{Config, Engine, How, Mode, State};
 use net::Net;
@@ -59,6 +60,12 @@ fn is_attached(name: &str) -> bool {
     String::from_utf8_lossy(&output.stdout).contains("prog/xdp")
 }
 
+/// The number of the link by which a program is on an interface.
+fn link_of(ifindex: u32) -> Option<u32> {
+    let is_it = |link: &LinkInfo| matches!(&link.info, LinkTypeInfo::Xdp(xdp) if xdp.ifindex == ifindex);
+    LinkInfoIter::default().find(is_it).map(|link| link.id)
+}
+
 #[test]
 fn rules_outlive_the_process_or_do_not() {
     let Some(net) = Net::new() else { return };
@@ -90,6 +97,25 @@ fn rules_outlive_the_process_or_do_not() {
     drop(second);
     assert!(!is_attached("left") && !is_attached("right"), "who ends in order leaves nothing");
     assert_eq!(send(5), 5);
+
+    // Found and kept, it is one link all the same, and stays on the interface without a gap.
+    let mut kept = child(&net, Some(&pins));
+    let (program, link) = (net::xdp("left"), link_of(net.left_index));
+    kept.kill().unwrap();
+    kept.wait().unwrap();
+    let heir = Engine::load(&Config { pins: Some(pins.clone()), ..Config::default() }).unwrap();
+    assert!(heir.adopt(net.left_index, program));
+    heir.set_device(net.left_index, &net::device("left")).unwrap();
+    heir.attach(net.left_index, How::Xdp).unwrap();
+    assert!(link.is_some() && link_of(net.left_index) == link && net::xdp("left") != program);
+    // Nobody beats for what was killed.
+    heir.heartbeat().unwrap();
+    assert!(heir.is_looked_after(net::xdp("left")), "it has beaten just now");
+    while heir.is_looked_after(net::xdp("right")) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(heir);
+    assert!(!is_attached("left"));
 
     // What was kept where the next one does not see it is found by its number.
     let mut hidden = child(&net, Some(&pins));

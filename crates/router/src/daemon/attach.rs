@@ -117,9 +117,10 @@ impl Interfaces {
     /// Takes over what routers have left that were killed.
     fn take_over(&mut self, wanted: &[Link], engine: &Engine) {
         for link in wanted.iter().filter(|link| link.xdp != 0) {
-            let is_ours = self.known.get(&link.index).is_some_and(|known| known.claim.is_some());
+            let is_ours =
+                self.known.get(&link.index).is_some_and(|known| known.claim.is_some() || known.place.is_some());
             let is_known = self.left.get(&link.index) == Some(&link.xdp);
-            if is_ours || is_known || !is_nobodys(link.index) || !engine.adopt(link.index, link.xdp) {
+            if is_ours || is_known || !is_nobodys(link.index, link.xdp, engine) || !engine.adopt(link.index, link.xdp) {
                 continue;
             }
             tracing::info!(
@@ -197,6 +198,10 @@ impl Interfaces {
             tracing::warn!("{}: somebody has taken the router's filters away; they are put back", known.name);
             known.place = None;
         }
+        if known.place.is_some() && known.claim.is_none() {
+            // Who had it may have gone, and others are to know whose the interface is.
+            known.claim = control::claim(&claim_of(link.index)).ok();
+        }
         if known.place == Some(place) || known.failed.is_some_and(|failed| failed.elapsed() < AGAIN) {
             return;
         }
@@ -272,12 +277,14 @@ impl Interfaces {
     }
 }
 
-/// Whether no router that lives has an interface.
-pub fn is_nobodys(index: u32) -> bool {
+/// Whether no router that lives has an interface, on which there is XDP program `program`; 0 is none. A claim that somebody has who is no router says nothing:
+/// then the program's own heartbeat does, and filters are nobody's to take away.
+pub fn is_nobodys(index: u32, program: u32, engine: &Engine) -> bool {
     match control::claim(&claim_of(index)) {
         Ok(_) => true,
         // Who is silent may be one that does not get to its answers.
-        Err(who) => matches!(who, Holder::Process(..)) && !who.may_be_router(),
+        Err(who) if who.may_be_router() || who == Holder::Silent => false,
+        Err(_) => program != 0 && !engine.is_looked_after(program),
     }
 }
 

@@ -104,7 +104,7 @@ impl Control {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         match bind(&listener, &address) {
-            Err(Errno::ADDRINUSE) => return Err(Error::Taken { name: name.to_owned(), who: who_has(&address) }),
+            Err(Errno::ADDRINUSE) => return Err(Error::Taken { name: name.to_owned(), who: ask(&address).ok() }),
             other => other?,
         }
         listen(&listener, BACKLOG)?;
@@ -237,6 +237,9 @@ fn groups_of(pid: i32, uid: u32) -> Vec<u32> {
     if !users.is_empty() && users.iter().all(|&user| user == uid) { numbers("Groups:") } else { Vec::new() }
 }
 
+/// As long as a router may take from having a claim to answering for it.
+const BARELY: Duration = Duration::from_millis(20);
+
 /// Those who may ask who has a claim before it is answered.
 const QUESTIONS: i32 = 64;
 
@@ -245,8 +248,10 @@ const QUESTIONS: i32 = 64;
 pub enum Holder {
     /// A process of a user.
     Process(i32, u32),
-    /// Somebody who does not answer, which a router does within a second.
+    /// Somebody who does not answer, which a router does within a second, unless others ask and ask.
     Silent,
+    /// Somebody who cannot even be asked: no router has a claim like that.
+    Deaf,
     /// The system, which refuses it.
     Unknown(String),
 }
@@ -258,9 +263,10 @@ impl Holder {
             Self::Process(pid, uid) => {
                 *uid == 0
                     || *uid == rustix::process::geteuid().as_raw()
-                    || capabilities::of(*pid).is_none_or(capabilities::may_load)
+                    // A process that has ended is no router: a claim ends with its process.
+                    || capabilities::of(*pid).is_some_and(capabilities::may_load)
             }
-            Self::Silent => false,
+            Self::Silent | Self::Deaf => false,
             Self::Unknown(_) => true,
         }
     }
@@ -271,6 +277,7 @@ impl std::fmt::Display for Holder {
         match self {
             Self::Process(pid, uid) => write!(f, "process {pid} of user {uid}"),
             Self::Silent => f.write_str("somebody of this network namespace who does not answer"),
+            Self::Deaf => f.write_str("somebody of this network namespace who cannot be asked"),
             Self::Unknown(why) => f.write_str(why),
         }
     }
@@ -287,7 +294,7 @@ pub fn claim(name: &str) -> Result<OwnedFd, Holder> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(failed)?;
     match bind(&socket, &address) {
         Ok(()) => listen(&socket, QUESTIONS).map(|()| socket).map_err(failed),
-        Err(Errno::ADDRINUSE) => Err(who_has(&address).map_or(Holder::Silent, |(pid, uid)| Holder::Process(pid, uid))),
+        Err(Errno::ADDRINUSE) => Err(who_has(&address)),
         Err(error) => Err(failed(error)),
     }
 }
@@ -301,10 +308,24 @@ pub fn answer(claim: &OwnedFd) {
     }
 }
 
-fn who_has(address: &SocketAddrUnix) -> Option<(i32, u32)> {
+fn who_has(address: &SocketAddrUnix) -> Holder {
+    let mut answer = ask(address);
+    // Between a router's bind and its listen.
+    if answer == Err(Errno::CONNREFUSED) {
+        std::thread::sleep(BARELY);
+        answer = ask(address);
+    }
+    match answer {
+        Ok((pid, uid)) => Holder::Process(pid, uid),
+        Err(Errno::CONNREFUSED) => Holder::Deaf,
+        Err(_) => Holder::Silent,
+    }
+}
+
+fn ask(address: &SocketAddrUnix) -> Result<(i32, u32), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
-    rustix::net::connect(&socket, address).ok()?;
-    let peer = sockopt::socket_peercred(socket.as_fd()).ok()?;
-    Some((peer.pid.as_raw_nonzero().get(), peer.uid.as_raw()))
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::net::connect(&socket, address)?;
+    let peer = sockopt::socket_peercred(socket.as_fd())?;
+    Ok((peer.pid.as_raw_nonzero().get(), peer.uid.as_raw()))
 }

@@ -261,7 +261,7 @@ impl State {
         engine.heartbeat()?.into_iter().for_each(|(_, error)| tracing::warn!("{error}"));
         // What a router left that was killed, on interfaces that nobody asks for any more.
         for link in self.sight.mirror.links.values().filter(|link| link.xdp != 0) {
-            if !self.interfaces.is_attached(link.index) && attach::is_nobodys(link.index) {
+            if !self.interfaces.is_attached(link.index) && attach::is_nobodys(link.index, link.xdp, engine) {
                 engine.adopt(link.index, link.xdp);
             }
         }
@@ -273,7 +273,7 @@ impl State {
             .keys()
             .filter(|index| !self.interfaces.is_attached(**index) && !self.told.is_tunnel(**index));
         // Those of a router that lives are its own.
-        left.filter(|index| attach::is_nobodys(**index)).for_each(|index| engine.remove_filters(*index));
+        left.filter(|index| attach::is_nobodys(**index, 0, engine)).for_each(|index| engine.remove_filters(*index));
         Ok(())
     }
 

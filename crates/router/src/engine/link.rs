@@ -6,9 +6,10 @@
 #![allow(unsafe_code)]
 
 use super::EngineError;
+use super::layout::global::HEARTBEAT;
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::query::{LinkInfo, LinkInfoIter, LinkTypeInfo, ProgInfoIter, ProgInfoQueryOptions};
-use libbpf_rs::{Link, MapCore, MapHandle, ProgramMut};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramMut};
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -61,9 +62,10 @@ impl XdpLink {
         is_it.then(|| Self(link))
     }
 
-    /// The number of its program.
-    pub(super) fn program(&self) -> Option<u32> {
-        LinkInfo::from_fd(self.0.as_fd()).ok().map(|link| link.prog_id)
+    /// The number of the program of the one that is kept at that place, which stays as it is.
+    pub(super) fn program_at(path: &Path) -> Option<u32> {
+        let link = Link::open(path).ok()?;
+        LinkInfo::from_fd(link.as_fd()).ok().map(|link| link.prog_id)
     }
 
     /// Puts a program in the place of the one that is there. Fails if the interface is gone.
@@ -98,11 +100,21 @@ fn done(answer: i32) -> Result<(), Errno> {
 
 /// Whether a program is the engine's, by its name and by its maps.
 fn is_engine(program: u32) -> bool {
-    let mut programs = ProgInfoIter::with_query_opts(ProgInfoQueryOptions::default().include_map_ids(true));
-    let Some(found) = programs.find(|found| found.id == program).filter(|found| found.name == PROGRAM) else {
-        return false;
-    };
-    let maps = found.map_ids.iter().take(MOST_MAPS).filter_map(|map| MapHandle::from_map_id(*map).ok());
-    let names: Vec<_> = maps.map(|map| map.name().to_owned()).collect();
+    let names: Vec<_> = maps_of(program).map(|map| map.name().to_owned()).collect();
     MAPS.iter().all(|wanted| names.iter().any(|name| name == wanted))
+}
+
+/// The jiffies of the last heartbeat of the engine that has program number `program`, if an engine has it. That takes CAP_SYS_ADMIN.
+pub(super) fn heartbeat_of(program: u32) -> Option<u32> {
+    let globals =
+        maps_of(program).find(|map| map.name() == "globals")?.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).ok()??;
+    globals.get(HEARTBEAT..)?.first_chunk().copied().map(u32::from_ne_bytes)
+}
+
+/// The maps of a program that has the name of the engine's.
+fn maps_of(program: u32) -> impl Iterator<Item = MapHandle> {
+    let mut programs = ProgInfoIter::with_query_opts(ProgInfoQueryOptions::default().include_map_ids(true));
+    let found = programs.find(|found| found.id == program).filter(|found| found.name == PROGRAM);
+    let maps = found.map(|found| found.map_ids).unwrap_or_default();
+    maps.into_iter().take(MOST_MAPS).filter_map(|map| MapHandle::from_map_id(map).ok())
 }

@@ -1,12 +1,13 @@
 //! What outlives the process: attachments in a file system of BPF, from which the next process takes them over.
 
 use super::attach::Attachment;
-use super::link::XdpLink;
+use super::link::{XdpLink, heartbeat_of};
 use super::{Engine, EngineError};
 use libbpf_rs::ProgramMut;
 use rustix::fs::statfs;
 use rustix::mount::{MountFlags, mount};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// That of a file system of BPF: `linux/magic.h`.
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
@@ -38,6 +39,9 @@ pub fn outlive_process() -> bool {
     own.is_some() && own == bpf_device(&first)
 }
 
+/// A daemon that lives beats each second.
+const LIVELY: Duration = Duration::from_secs(5);
+
 /// The device of /sys/fs/bpf in a list of mounts (`man 5 proc`): of several the last is on top.
 fn bpf_device(mounts: &str) -> Option<&str> {
     mounts.lines().rev().find_map(|line| {
@@ -65,9 +69,10 @@ impl Engine {
         ifindex: u32,
         left: Option<XdpLink>,
     ) -> Result<XdpLink, EngineError> {
-        let pinned = self.pin_of(ifindex).and_then(|path| XdpLink::open(&path).ok());
+        // One of them only: a second one of the same link would end it when it is dropped.
+        let found = left.or_else(|| self.pin_of(ifindex).and_then(|path| XdpLink::open(&path).ok()));
         // Without an interface, its number is another one's now.
-        let taken = left.or(pinned).filter(|link| link.replace(program).is_ok());
+        let taken = found.filter(|link| link.replace(program).is_ok());
         let link = match taken {
             Some(link) => link,
             None => XdpLink::attach(program, ifindex).map_err(|source| EngineError::Attach { ifindex, source })?,
@@ -87,14 +92,20 @@ impl Engine {
     /// puts this engine's own in its place, or ends it. Whether it is one. Nobody else may have the interface any more. What a process has kept where this
     /// one looks is found without any right; what it has kept elsewhere takes CAP_SYS_ADMIN.
     pub fn adopt(&self, ifindex: u32, program: u32) -> bool {
-        let pinned = self.pin_of(ifindex).and_then(|path| XdpLink::open(&path).ok());
-        let left = match pinned {
-            Some(link) if link.program() == Some(program) => Some(link),
-            _ => XdpLink::of_engine(ifindex, program),
+        let kept = self.pin_of(ifindex).filter(|path| XdpLink::program_at(path) == Some(program));
+        let left = match kept {
+            Some(path) => XdpLink::open(&path).ok(),
+            None => XdpLink::of_engine(ifindex, program),
         };
         let Some(left) = left else { return false };
         self.adopted.lock().expect("no holder panics").insert(ifindex, left);
         true
+    }
+
+    /// Whether the engine that has program number `program` has a daemon that was alive within the last seconds.
+    pub fn is_looked_after(&self, program: u32) -> bool {
+        let (Some(beat), Ok(now)) = (heartbeat_of(program), self.jiffies()) else { return false };
+        now.wrapping_sub(beat) < self.jiffies_of(LIVELY)
     }
 
     /// Detaches what a dead process has left on interfaces where this one has no XDP program. Called once all are attached.
