@@ -89,6 +89,59 @@ gone.close()
 echoes(good)
 print("bundle: forgotten")
 
+# What came before the end counts, all of it: entries of one who closes at once.
+def question(kind):
+    """About all entries of table 9."""
+    return struct.pack("!HHI", kind, 0, 0) + struct.pack("!B3xII4xQQ", 9, 0xFFFFFFFF, 0xFFFFFFFF, 0, 0) + b"\0\1\0\4\0\0\0\0"
+
+
+def entry(port, command=0):
+    fields = bytes.fromhex("80000a020800" "8000140106" "80001c02") + struct.pack("!H", port)
+    match = struct.pack("!HH", 1, 4 + len(fields)) + fields
+    match += bytes(-len(match) % 8)
+    head = (0, 0, 9, command, 0, 0, 77, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0, 0)
+    return message(14, struct.pack("!QQBBHHHIIIHH", *head) + match)
+
+
+def entries():
+    good.sendall(message(18, question(2)))
+    return struct.unpack("!I", read(good, 19)[1][24:28])[0]
+
+
+def awaits(count):
+    end = time.monotonic() + 60
+    while (there := entries()) != count:
+        assert time.monotonic() < end, f"{there} entries, not {count}"
+
+
+hasty = connect()
+hasty.sendall(HELLO + b"".join(entry(port) for port in range(1, 1001)))
+hasty.close()
+awaits(1000)
+print("hasty: all 1,000 entries of one who closed at once are there")
+
+# An entry that would be longer in an answer than a message can be is refused, and dumps go on.
+long = connect()
+long.sendall(HELLO)
+actions = struct.pack("!HHI", 21, 8, 0) * 8180
+flow = struct.pack("!QQBBHHHIIIHH", 0, 0, 9, 0, 0, 0, 78, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0, 0) + b"\0\1\0\4\0\0\0\0"
+long.sendall(message(14, flow + struct.pack("!HHI", 4, 8 + len(actions), 0) + actions))
+assert read(long, 1)[1][:4] == struct.pack("!HH", 2, 7)
+long.close()
+everything = struct.pack("!QQBBHHHIIIHH", 0, 0, 9, 3, 0, 0, 0, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0, 0) + b"\0\1\0\4\0\0\0\0"
+good.sendall(message(14, everything))
+awaits(0)
+print("long: refused")
+
+# More than there is room for, and none of them says anything: who does is let in.
+silent = [connect() for _ in range(300)]
+late = connect()
+late.sendall(HELLO)
+echoes(late, 10)
+for peer in silent:
+    peer.close()
+print("silent: 300 keep nobody out")
+
 # One who asks and does not read holds nobody back.
 deaf = connect()
 deaf.sendall(HELLO)

@@ -143,7 +143,32 @@ must add-flow $switch "priority=0,cookie=0x99,actions=CONTROLLER"
 await 10 grep -q "FLOW_REMOVED.*" "$scratch/monitor.log" "$scratch/monitor.out" || fail "no word: $(cat "$scratch"/monitor.*)"
 ping -c 1 -W 1 192.0.2.2 >/dev/null || true
 await 10 grep -q "PACKET_IN.*cookie=0x99.*" "$scratch/monitor.log" "$scratch/monitor.out" || fail "no packet: $(cat "$scratch"/monitor.*)"
+# One that is deleted and added again at once, in one transaction, is told of all the same, with what it has had.
+printf 'add table=3,cookie=0x55,send_flow_rem,actions=drop\ndelete table=3\nadd table=3,cookie=0x56,actions=drop\n' >"$scratch/again"
+must add-flow $switch "table=3,cookie=0x54,send_flow_rem,actions=drop"
+must --bundle add-flows $switch "$scratch/again"
+await 10 grep -q "FLOW_REMOVED.*cookie:0x55.*" "$scratch/monitor.log" "$scratch/monitor.out" ||
+    fail "no word of one with a successor: $(tail -n 20 "$scratch"/monitor.*)"
+must del-flows $switch table=3
 kill "$started"
+
+# Added over itself, an entry has a time of its own: it is younger than it was.
+duration() { ofctl dump-flows $switch table=4 | sed -n 's/.*duration=\([0-9]*\).*/\1/p'; }
+must add-flow $switch "table=4,hard_timeout=600,actions=drop"
+is_old() { [ "$(duration)" -ge 2 ]; }
+await 10 is_old || fail "no duration"
+younger() {
+    old=$(duration)
+    must add-flow $switch "table=4,hard_timeout=600,actions=drop"
+    [ "$(duration)" -lt "$old" ]
+}
+await 20 younger || fail "an entry that is added again is as old as it was"
+must del-flows $switch table=4
+
+# A second agent would take the rules away from this one.
+! timeout 20 "$millrace" agent --listen ptcp:6698:127.0.0.1 --control "$scratch/second.sock" --state "$scratch/second.state" 2>"$scratch/second.log" ||
+    fail "a second agent begins"
+holds "$scratch/second.log" "an agent runs already"
 there "timeout 20 python3 -c '
 import socket
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x88b5)); s.bind((\"of-b\", 0x88b5)); print(s.recv(100).hex(), flush=True)
@@ -166,6 +191,17 @@ start_agent --listen ptcp:6653:127.0.0.1
 says "cookie=0x11" dump-flows $switch
 await 5 counted || fail "it has forgotten: $(cat "$scratch/said")"
 grep -q "took up 2 entries" "$scratch/agent$agents.log" || fail "$(cat "$scratch/agent$agents.log")"
+
+# What is no state is not taken for an empty one, and stays.
+kill "$agent"
+await 10 is_gone "$agent" || fail "the agent does not end"
+printf 'precious, and long enough' >"$scratch/strange.state"
+! timeout 20 "$millrace" agent --listen ptcp:6698:127.0.0.1 --control "$scratch/agent.sock" --state "$scratch/strange.state" 2>"$scratch/second.log" ||
+    fail "a file of something else is taken"
+holds "$scratch/second.log" "is not what an agent has left"
+[ "$(cat "$scratch/strange.state")" = 'precious, and long enough' ] || fail "it has been overwritten"
+start_agent --listen ptcp:6653:127.0.0.1
+says "flow_count=2" dump-aggregate $switch
 
 # Others who behave badly hold nobody back.
 timeout 100 python3 "$tests/openflow.py" 6653 >"$scratch/hostile" 2>&1 || fail "$(cat "$scratch/hostile")"

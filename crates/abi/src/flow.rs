@@ -196,13 +196,16 @@ pub enum FlowChange {
     DeleteGroup(u32),
     /// Removes a meter.
     DeleteMeter(u32),
+    /// A rule, as a line of text or JSON, that takes the place of one with the same table, priority and match: it has its counters, and its
+    /// timeouts begin anew. Without such a one it is added.
+    Renew(String),
 }
 
 impl FlowChange {
     /// Bytes of its text.
     pub fn len(&self) -> usize {
         match self {
-            Self::Add(text) | Self::Modify(text) | Self::Delete(text) => text.len(),
+            Self::Add(text) | Self::Modify(text) | Self::Delete(text) | Self::Renew(text) => text.len(),
             Self::DeleteGroup(_) | Self::DeleteMeter(_) => 0,
         }
     }

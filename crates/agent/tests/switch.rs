@@ -22,24 +22,39 @@ use std::collections::HashMap;
 
 #[derive(Default)]
 pub struct Table {
-    rules: HashMap<FlowKey, String>,
-    version: u64,
+    pub rules: HashMap<FlowKey, String>,
+    pub version: u64,
     /// Refuses rules of this priority.
     full: Option<u16>,
-    down: Vec<u32>,
-    commits: usize,
+    pub down: Vec<u32>,
+    pub commits: usize,
+    /// Commits, done or not.
+    pub tried: usize,
+    /// Does not answer.
+    pub silent: bool,
+    /// Refuses other actions for rules of this priority.
+    pub stuck: Option<u16>,
+    /// Changes of the last commit.
+    pub last: Vec<Change>,
     sent: Vec<(usize, u32, String)>,
 }
 
 impl Datapath for Table {
     fn commit(&mut self, changes: &[Change]) -> Result<u64, Rejected> {
-        let refused = |change: &Change| matches!(change, Change::Add(rule) if Some(rule.priority) == self.full);
+        self.tried += 1;
+        if self.silent {
+            return Err(Rejected::Gone("as told".to_owned()));
+        }
+        if changes.iter().any(|change| matches!(change, Change::Modify(rule) if Some(rule.priority) == self.stuck)) {
+            return Err(Rejected::Denied("as told".to_owned()));
+        }
+        let refused = |change: &Change| matches!(change, Change::Add(rule) | Change::Renew(rule) if Some(rule.priority) == self.full);
         if changes.iter().any(refused) {
             return Err(Rejected::Full("as told".to_owned()));
         }
         for change in changes {
             match change {
-                Change::Add(rule) => drop(self.rules.insert(FlowKey::of(rule), rule.to_string())),
+                Change::Add(rule) | Change::Renew(rule) => drop(self.rules.insert(FlowKey::of(rule), rule.to_string())),
                 Change::Modify(rule) => {
                     let old = self.rules.get_mut(&FlowKey::of(rule));
                     old.into_iter().for_each(|old| *old = rule.to_string());
@@ -49,6 +64,7 @@ impl Datapath for Table {
             }
         }
         (self.version, self.commits) = (self.version + 1, self.commits + 1);
+        self.last = changes.to_vec();
         Ok(self.version)
     }
 

@@ -5,6 +5,7 @@ use super::entries::Entry;
 use super::groups::Group;
 use super::meters::Metering;
 use crate::wire::Message;
+use std::collections::{HashMap, HashSet};
 
 /// What was there before.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(super) struct Leaving {
     pub reason: u8,
     /// With which version.
     pub version: u64,
+    /// Behind how many changes of the batch.
+    pub at: usize,
 }
 
 /// A message that is a part of a batch.
@@ -61,6 +64,22 @@ pub(super) struct Mark {
 }
 
 impl Batch {
+    /// Those that leave and have a successor at the same place, by their place in `leaving`: the datapath exchanges one for the other and does not
+    /// tell of it.
+    pub fn succeeded(&self) -> HashSet<usize> {
+        if self.leaving.is_empty() {
+            return HashSet::new();
+        }
+        let added = self.changes.iter().enumerate().filter_map(|(at, change)| match change {
+            Change::Add(rule) | Change::Renew(rule) => Some((FlowKey::of(rule), at)),
+            _ => None,
+        });
+        let last: HashMap<FlowKey, usize> = added.collect();
+        let leaving = self.leaving.iter().enumerate();
+        let succeeded = leaving.filter(|(_, (key, leaving))| last.get(key).is_some_and(|at| *at >= leaving.at));
+        succeeded.map(|(place, _)| place).collect()
+    }
+
     pub fn mark(&self) -> Mark {
         Mark {
             changes: self.changes.len(),

@@ -4,12 +4,16 @@ use super::datapath::Datapath;
 use super::{Switch, refusal_of};
 use crate::wire::bundle::{BundleAdd, BundleControl, control, flag};
 use crate::wire::error::{Refusal, bundle as refused};
-use crate::wire::{HEADER, Header, Message, first};
+use crate::wire::{Header, Message, first};
 use std::collections::HashMap;
+use std::time::Duration;
 
-/// Most bundles of one controller, and bytes of their messages.
+/// Most bundles of one controller; and bytes of the messages of all controllers' together, each of which takes some more.
 const MOST_BUNDLES: usize = 8;
 const MOST_BYTES: usize = 64 << 20;
+const EACH: usize = 64;
+/// How long a bundle stays without a word about it.
+const IDLE: Duration = Duration::from_secs(10);
 
 /// What a controller has begun.
 #[derive(Debug, Default)]
@@ -23,12 +27,14 @@ struct Bundle {
     flags: u16,
     closed: bool,
     messages: Vec<Vec<u8>>,
+    /// When something was said about it.
+    touched: Duration,
 }
 
 impl Bundles {
     fn forget(&mut self, number: u32) -> Option<Bundle> {
         let bundle = self.open.remove(&number)?;
-        self.bytes -= bundle.messages.iter().map(Vec::len).sum::<usize>();
+        self.bytes -= bundle.messages.iter().map(|bytes| bytes.len() + EACH).sum::<usize>();
         Some(bundle)
     }
 }
@@ -44,7 +50,7 @@ impl Switch {
         asked: BundleControl,
         datapath: &mut dyn Datapath,
     ) -> Result<Message, Refusal> {
-        let number = asked.bundle;
+        let (number, now) = (asked.bundle, self.now);
         let bundles = self.bundles(controller)?;
         match asked.kind {
             control::OPEN if asked.flags & !(flag::ATOMIC | flag::ORDERED) != 0 => return Err(refused::BAD_FLAGS),
@@ -54,10 +60,13 @@ impl Switch {
             }
             control::OPEN if bundles.open.len() >= MOST_BUNDLES => return Err(refused::OUT_OF_BUNDLES),
             control::OPEN => {
-                bundles.open.insert(number, Bundle { flags: asked.flags, closed: false, messages: Vec::new() });
+                bundles
+                    .open
+                    .insert(number, Bundle { flags: asked.flags, closed: false, messages: Vec::new(), touched: now });
             }
             control::CLOSE => {
                 let bundle = bundles.open.get_mut(&number).ok_or(refused::BAD_ID)?;
+                bundle.touched = now;
                 if std::mem::replace(&mut bundle.closed, true) || bundle.flags != asked.flags {
                     let closed = bundle.flags == asked.flags;
                     bundles.forget(number);
@@ -107,15 +116,34 @@ impl Switch {
         Ok(())
     }
 
+    /// Forgets bundles of which nothing was heard for long, and says so. Asked from time to time.
+    pub fn look_at_bundles(&mut self) {
+        let now = self.now;
+        let mut over = Vec::new();
+        for (controller, known) in &mut self.controllers {
+            let open = known.bundles.open.iter();
+            let old = open.filter(|(_, bundle)| now.saturating_sub(bundle.touched) > IDLE).map(|(number, _)| *number);
+            for number in old.collect::<Vec<_>>() {
+                known.bundles.forget(number);
+                over.push(*controller);
+            }
+        }
+        over.into_iter().for_each(|controller| self.refuse(controller, 0, refused::TIMEOUT, &[]));
+    }
+
     pub(super) fn bundle_add(&mut self, controller: u64, xid: u32, add: BundleAdd) -> Result<(), Refusal> {
         let inner = first(&add.message).ok().flatten().map(|(header, bytes)| (header, bytes.to_vec()));
+        let now = self.now;
+        let all: usize = self.controllers.values().map(|known| known.bundles.bytes).sum();
         let bundles = self.bundles(controller)?;
         // A message for a bundle that there is not opens it (OpenFlow 1.4, section 7.3.9.3).
         if !bundles.open.contains_key(&add.bundle) {
             if bundles.open.len() >= MOST_BUNDLES {
                 return Err(refused::OUT_OF_BUNDLES);
             }
-            bundles.open.insert(add.bundle, Bundle { flags: add.flags, closed: false, messages: Vec::new() });
+            bundles
+                .open
+                .insert(add.bundle, Bundle { flags: add.flags, closed: false, messages: Vec::new(), touched: now });
         }
         let Some(bundle) = bundles.open.get_mut(&add.bundle) else { return Err(refused::BAD_ID) };
         let wrong = match &inner {
@@ -123,7 +151,7 @@ impl Switch {
             _ if bundle.flags != add.flags => Some(refused::BAD_FLAGS),
             None => Some(refused::MSG_BAD_LEN),
             Some((header, _)) if header.xid != xid => Some(refused::MSG_BAD_XID),
-            Some((_, bytes)) if bundles.bytes + bytes.len() > MOST_BYTES => Some(refused::MSG_TOO_MANY),
+            Some((_, bytes)) if all + bytes.len() + EACH > MOST_BYTES => Some(refused::MSG_TOO_MANY),
             Some((header, bytes)) => match Message::decode(header, bytes) {
                 Ok(Message::FlowMod(_) | Message::GroupMod(_) | Message::MeterMod(_)) => None,
                 Ok(_) => Some(refused::MSG_UNSUP),
@@ -140,8 +168,9 @@ impl Switch {
             return Err(refusal);
         }
         if let Some((_, bytes)) = inner {
-            bundles.bytes += bytes.len().max(HEADER);
+            bundles.bytes += bytes.len() + EACH;
             bundle.messages.push(bytes);
+            bundle.touched = now;
         }
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! Changes of groups and meters (sections 6.5, 6.6 and 7.3.4), and entries that have gone by themselves.
 
 use super::Switch;
-use super::batch::Undo;
+use super::batch::{Leaving, Undo};
 use super::compile::Use;
-use super::datapath::{Change, Counts, Datapath, Gone, Why};
+use super::datapath::{Change, Counts, Datapath, FlowKey, Gone, Snapshot, Why};
 use super::groups::{Group, MOST_GROUPS};
 use super::meters::{MOST_METERS, Metering};
 use crate::wire::Message;
@@ -11,7 +11,10 @@ use crate::wire::error::{Refusal, group_mod, meter_mod};
 use crate::wire::flow::{FlowMod, FlowRemoved, Lifetime, command as flow_command, flag, removed};
 use crate::wire::group::{GroupDesc, GroupMod, command, number as group_number};
 use crate::wire::meter::{MeterConfig, MeterMod, command as meter_command, number as meter_number};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// Most places of which entries are waited for; the card keeps as many events.
+const MOST_LEAVING: usize = 1 << 17;
 
 impl Switch {
     pub(super) fn group_mod(&mut self, change: &GroupMod) -> Result<(), Refusal> {
@@ -19,6 +22,7 @@ impl Switch {
         match change.command {
             command::ADD if is_there => Err(group_mod::GROUP_EXISTS),
             command::ADD if self.groups.len() >= MOST_GROUPS => Err(group_mod::OUT_OF_GROUPS),
+            command::ADD | command::MODIFY if self.groups.is_full(&change.buckets) => Err(group_mod::OUT_OF_BUCKETS),
             command::MODIFY if !is_there => Err(group_mod::UNKNOWN_GROUP),
             command::ADD | command::MODIFY => {
                 let desc = GroupDesc { kind: change.kind, group: change.group, buckets: change.buckets.clone() };
@@ -112,12 +116,7 @@ impl Switch {
                 Why::Hard => removed::HARD_TIMEOUT,
                 Why::Delete => removed::DELETE,
             };
-            // It was deleted here; or had gone by itself just before.
-            if self.leaving.get(&gone.key).is_some_and(|leaving| gone.version <= leaving.version) {
-                if let Some(leaving) = self.leaving.remove(&gone.key) {
-                    let reason = if gone.version == leaving.version { leaving.reason } else { reason };
-                    self.tell_removed(gone, &leaving.entry, reason);
-                }
+            if self.has_left(gone, reason) {
                 continue;
             }
             if self.entries.get(&gone.key).is_some_and(|entry| entry.added < gone.version)
@@ -132,6 +131,64 @@ impl Switch {
         }
     }
 
+    /// What a rule has had that was deleted here, or had gone by itself just before: whether it was such a one.
+    fn has_left(&mut self, gone: &Gone, reason: u8) -> bool {
+        while let Some(first) = self.leaving.get_mut(&gone.key).and_then(|all| all.pop_front()) {
+            let (entry, version) = (&first.entry, first.version);
+            if gone.version < entry.added {
+                // One that was there before it.
+                self.leaving.entry(gone.key).or_default().push_front(first);
+                return false;
+            }
+            if gone.version <= version {
+                let reason = if gone.version == version { first.reason } else { reason };
+                self.tell_removed(gone, entry, reason);
+                self.forget_empty(&gone.key);
+                return true;
+            }
+            // Of this one nothing came, and nothing will: what it had is not known.
+            self.untold += 1;
+            let unknown = Gone { key: gone.key, version, why: Why::Delete, counts: Counts::default() };
+            self.tell_removed(&unknown, entry, first.reason);
+        }
+        self.forget_empty(&gone.key);
+        false
+    }
+
+    fn forget_empty(&mut self, key: &FlowKey) {
+        if self.leaving.get(key).is_some_and(VecDeque::is_empty) {
+            self.leaving.remove(key);
+        }
+    }
+
+    /// Entries that somebody wants to hear of have been deleted with that version: most wait for the datapath, which tells what they have had. Those
+    /// with a successor have had what was seen just before.
+    pub(super) fn leave(
+        &mut self,
+        leaving: Vec<(FlowKey, Leaving)>,
+        succeeded: &HashSet<usize>,
+        version: u64,
+        had: Snapshot,
+    ) {
+        let had: HashMap<_, _> = had.rules.into_iter().collect();
+        for (at, (key, mut one)) in leaving.into_iter().enumerate() {
+            one.version = version;
+            // Added and deleted at once.
+            one.entry.added = one.entry.added.min(version);
+            if succeeded.contains(&at) {
+                let counts = had.get(&key).copied().unwrap_or_default();
+                self.tell_removed(&Gone { key, version, why: Why::Delete, counts }, &one.entry, one.reason);
+            } else {
+                self.leaving.entry(key).or_default().push_back(one);
+            }
+        }
+    }
+
+    /// Whether more entries wait for word of the datapath than it can have to tell: it is to be looked for them.
+    pub fn waits_in_vain(&self) -> bool {
+        self.leaving.len() > MOST_LEAVING
+    }
+
     /// Something has gone of which nobody has told: looks for what the datapath has not got any more. What those entries had is not known.
     pub fn look_for_gone(&mut self, datapath: &mut dyn Datapath) {
         self.settle(datapath);
@@ -139,7 +196,9 @@ impl Switch {
         let there: HashSet<_> = snapshot.rules.iter().map(|(key, _)| *key).collect();
         let missing = self.entries.iter().map(|(key, _)| *key).filter(|key| !there.contains(key));
         let mut gone: Vec<_> = missing.map(|key| (key, u64::MAX)).collect();
-        gone.extend(self.leaving.iter().map(|(key, leaving)| (*key, leaving.version)));
+        let leaving = self.leaving.iter().flat_map(|(key, all)| all.iter().map(|one| (*key, one.version)));
+        gone.extend(leaving);
+        self.untold += gone.len() as u64;
         let of = |(key, version)| Gone { key, version, why: Why::Delete, counts: Counts::default() };
         self.gone(&gone.into_iter().map(of).collect::<Vec<_>>());
     }

@@ -53,6 +53,8 @@ pub(super) enum Use {
 pub(super) struct Compiled {
     pub actions: Vec<Action>,
     pub uses: Vec<Use>,
+    /// How many bytes go to controllers, if any do.
+    pub told: u16,
 }
 
 /// Actions that are being put together.
@@ -241,7 +243,12 @@ impl<'a> Line<'a> {
 
     fn one(&mut self, action: &Asked) -> Result<(), Refusal> {
         match action {
-            Asked::Output { port, .. } => self.output(*port),
+            Asked::Output { port, max_len } => {
+                if *port == number::CONTROLLER {
+                    self.done.told = self.done.told.max(*max_len);
+                }
+                self.output(*port)
+            }
             Asked::SetQueue(queue) => {
                 if *queue >= self.world.queues {
                     return Err(refused::BAD_QUEUE);
@@ -393,6 +400,7 @@ impl<'a> Line<'a> {
             if part.done.actions.iter().any(millrace_flow::execute::emits) {
                 parts.push((changes, part.done.actions));
             }
+            self.done.told = self.done.told.max(part.done.told);
             part.done.uses.into_iter().for_each(|of| self.uses(of));
         }
         parts.sort_by_key(|(changes, _)| *changes);

@@ -32,7 +32,10 @@ impl FlowKey {
 pub enum Change {
     /// A rule; one with the same key goes, with its counters.
     Add(RuleSpec),
-    /// Other actions for the rule with this key, which keeps its counters.
+    /// A rule; one with the same key gives it its counters, and its timeouts begin anew.
+    Renew(RuleSpec),
+    /// Other actions, and another cookie, for the rule with this key, which keeps counters and timeouts. It may have gone by itself: then
+    /// nothing is done.
     Modify(RuleSpec),
     /// Removes a rule.
     Delete(FlowKey),

@@ -18,6 +18,8 @@ pub(super) struct Entry {
     pub matching: Vec<Oxm>,
     pub instructions: Vec<Instruction>,
     pub uses: Vec<Use>,
+    /// How many bytes of a packet it sends to controllers, if it does: as much as any of its actions, and of those of its groups.
+    pub told: u16,
     /// The order in which entries were added.
     pub sequence: u64,
     /// The version with which it was added; `u64::MAX` until it is known.
@@ -44,18 +46,13 @@ impl Entry {
         }
     }
 
-    /// How many bytes of a packet it sends to controllers; all, unless it says less.
-    pub fn told_of(&self) -> u16 {
-        use crate::wire::action::Action;
-        let actions = self.instructions.iter().flat_map(|instruction| match instruction {
-            Instruction::ApplyActions(actions) | Instruction::WriteActions(actions) => &actions[..],
-            _ => &[],
+    /// About how much memory it takes.
+    fn bytes(&self) -> usize {
+        let actions = self.instructions.iter().map(|instruction| match instruction {
+            Instruction::ApplyActions(actions) | Instruction::WriteActions(actions) => actions.len(),
+            _ => 0,
         });
-        let mut told = actions.filter_map(|action| match action {
-            Action::Output { port: crate::wire::port::number::CONTROLLER, max_len } => Some(*max_len),
-            _ => None,
-        });
-        told.next().unwrap_or(u16::MAX)
+        256 + 48 * (self.matching.len() + actions.sum::<usize>())
     }
 
     /// Whether it sends to a port.
@@ -83,7 +80,11 @@ pub(super) struct Entries {
     all: HashMap<FlowKey, Entry>,
     users: HashMap<Use, HashSet<FlowKey>>,
     in_table: HashMap<u8, usize>,
+    bytes: usize,
 }
+
+/// Most bytes of all entries: a million of the usual ones.
+const MOST_BYTES: usize = 512 << 20;
 
 impl Entries {
     pub fn get(&self, key: &FlowKey) -> Option<&Entry> {
@@ -100,6 +101,11 @@ impl Entries {
 
     pub fn len(&self) -> usize {
         self.all.len()
+    }
+
+    /// Whether there is no room for one more.
+    pub fn is_full(&self, more: &Entry) -> bool {
+        self.bytes + more.bytes() > MOST_BYTES
     }
 
     /// How many there are in a table.
@@ -123,6 +129,7 @@ impl Entries {
         for of in entry.iter().flat_map(|entry| &entry.uses) {
             self.users.entry(*of).or_default().insert(key);
         }
+        self.bytes += entry.as_ref().map_or(0, Entry::bytes);
         let kept: Vec<Use> = entry.as_ref().map(|entry| entry.uses.clone()).unwrap_or_default();
         let old = match entry {
             Some(entry) => self.all.insert(key, entry),
@@ -130,6 +137,7 @@ impl Entries {
         };
         if let Some(old) = &old {
             *count -= 1;
+            self.bytes -= old.bytes();
             for of in old.uses.iter().filter(|of| !kept.contains(of)) {
                 if let Some(keys) = self.users.get_mut(of) {
                     keys.remove(&key);

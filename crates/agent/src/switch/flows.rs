@@ -59,37 +59,37 @@ impl Switch {
             matching: change.matching.clone(),
             instructions: change.instructions.clone(),
             uses: compiled.uses.clone(),
+            told: compiled.told,
             sequence: self.sequence,
             added: u64::MAX,
         };
-        let rule = rule(&key, &entry, compiled);
-        let punts = |entry: &Entry| entry.uses.contains(&compile::Use::Controller);
-        let timeouts = |entry: &Entry| (entry.idle_timeout, entry.hard_timeout, entry.cookie, punts(entry));
-        let old = self.entries.get(&key);
-        // An entry that takes the place of another has its counters, unless it says that it does not want them.
-        match old.filter(|old| change.flags & flag::RESET_COUNTS == 0 && timeouts(old) == timeouts(&entry)) {
-            Some(old) => {
-                let entry = Entry { added: old.added, sequence: old.sequence, ..entry };
-                self.batch.changes.push(Change::Modify(rule));
-                self.put_flow(key, Some(entry));
-            }
-            None => {
-                self.batch.changes.push(Change::Add(rule));
-                self.batch.added.push(key);
-                self.put_flow(key, Some(entry));
-            }
+        if self.entries.is_full(&entry) {
+            return Err(refused::TABLE_FULL);
         }
+        let rule = rule(&key, &entry, compiled);
+        // An entry that takes the place of another has its counters, unless it says that it does not want them; its time begins anew.
+        let old = self.entries.get(&key).filter(|_| change.flags & flag::RESET_COUNTS == 0);
+        let (sequence, change) = match old {
+            Some(old) => (old.sequence, Change::Renew(rule)),
+            None => (entry.sequence, Change::Add(rule)),
+        };
+        self.batch.changes.push(change);
+        self.batch.added.push(key);
+        self.put_flow(key, Some(Entry { sequence, ..entry }));
         Ok(())
     }
 
     fn modify(&mut self, key: FlowKey, change: &FlowMod) -> Result<(), Refusal> {
         let compiled = self.compiled(&key, &change.instructions)?;
         let Some(old) = self.entries.get(&key) else { return Ok(()) };
-        let entry = Entry { instructions: change.instructions.clone(), uses: compiled.uses.clone(), ..old.clone() };
+        // The rule's cookie says whether it sends to controllers: it is modified, too.
+        let (instructions, uses) = (change.instructions.clone(), compiled.uses.clone());
+        let entry = Entry { instructions, uses, told: compiled.told, ..old.clone() };
+        if self.entries.is_full(&entry) {
+            return Err(refused::TABLE_FULL);
+        }
         let rule = rule(&key, &entry, compiled);
-        // The rule's cookie says whether it sends to controllers, and a rule that is modified keeps its cookie.
-        let punts = |uses: &[compile::Use]| uses.contains(&compile::Use::Controller);
-        let resets = change.flags & flag::RESET_COUNTS != 0 || punts(&old.uses) != punts(&entry.uses);
+        let resets = change.flags & flag::RESET_COUNTS != 0;
         if resets {
             self.batch.added.push(key);
         }
@@ -103,7 +103,8 @@ impl Switch {
         let Some(entry) = self.put_flow(key, None) else { return };
         self.batch.changes.push(Change::Delete(key));
         if entry.flags & flag::SEND_FLOW_REM != 0 {
-            self.batch.leaving.push((key, Leaving { entry, reason, version: u64::MAX }));
+            let at = self.batch.changes.len();
+            self.batch.leaving.push((key, Leaving { entry, reason, version: u64::MAX, at }));
         }
     }
 
@@ -111,7 +112,7 @@ impl Switch {
     pub(super) fn renew(&mut self, key: FlowKey) -> Result<(), Refusal> {
         let Some(entry) = self.entries.get(&key).cloned() else { return Ok(()) };
         let compiled = self.compiled(&key, &entry.instructions)?;
-        let entry = Entry { uses: compiled.uses.clone(), ..entry };
+        let entry = Entry { uses: compiled.uses.clone(), told: compiled.told, ..entry };
         self.batch.changes.push(Change::Modify(rule(&key, &entry, compiled)));
         self.put_flow(key, Some(entry));
         Ok(())

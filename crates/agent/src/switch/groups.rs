@@ -17,6 +17,9 @@ pub const MOST_BUCKETS: usize = 256;
 /// Most actions of all its buckets together: what is told of it fits one message.
 const MOST_ACTIONS: usize = 1024;
 
+/// Most buckets and actions of all groups together: some 60 MiB.
+const MOST_PARTS: usize = 1 << 20;
+
 /// A group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
@@ -32,6 +35,8 @@ pub struct Group {
 #[derive(Debug, Default)]
 pub struct Groups {
     all: BTreeMap<u32, Group>,
+    /// Buckets and their actions.
+    parts: usize,
 }
 
 impl Groups {
@@ -51,11 +56,23 @@ impl Groups {
 
     /// Sets one up, exchanges it or takes it away; what was there.
     pub(super) fn put(&mut self, number: u32, group: Option<Group>) -> Option<Group> {
-        match group {
+        self.parts += group.as_ref().map_or(0, |group| parts(&group.desc.buckets));
+        let old = match group {
             Some(group) => self.all.insert(number, group),
             None => self.all.remove(&number),
-        }
+        };
+        self.parts -= old.as_ref().map_or(0, |old| parts(&old.desc.buckets));
+        old
     }
+
+    /// Whether there is no room for a group with these buckets.
+    pub(super) fn is_full(&self, buckets: &[Bucket]) -> bool {
+        self.parts + parts(buckets) > MOST_PARTS
+    }
+}
+
+fn parts(buckets: &[Bucket]) -> usize {
+    buckets.iter().map(|bucket| 1 + bucket.actions.len()).sum()
 }
 
 impl Group {

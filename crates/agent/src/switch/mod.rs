@@ -23,6 +23,7 @@ mod features;
 pub mod fields;
 mod flows;
 mod groups;
+mod kept;
 mod meters;
 mod packets;
 mod ports;
@@ -40,17 +41,17 @@ use crate::wire::{Header, Message};
 use batch::{Batch, Item, Leaving, MOST_ITEMS, Undo};
 use compile::World;
 use controllers::Controller;
-use datapath::{Change, Datapath, FlowKey, PortInfo, QueueInfo, Rejected};
+use datapath::{Change, Datapath, FlowKey, PortInfo, QueueInfo, Rejected, Snapshot};
 use entries::Entries;
 use groups::Groups;
 use meters::Meters;
 use millrace_flow::rule::TABLES;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 use tunnels::TunnelPort;
 
 pub use controllers::MOST_CONTROLLERS;
-pub use packets::{Heard, PUNTS};
+pub use packets::{Heard, Losses, PUNTS};
 
 /// Who the switch says that it is.
 #[derive(Clone, Debug, Default)]
@@ -107,9 +108,15 @@ pub struct Switch {
     generation: Option<u64>,
     config: Config,
     batch: Batch,
-    leaving: HashMap<FlowKey, Leaving>,
+    /// Entries that have been deleted and of which the datapath will tell what they have had; of one place the oldest first.
+    leaving: HashMap<FlowKey, VecDeque<Leaving>>,
     sequence: u64,
     packets: packets::Packets,
+    kept: kept::Kept,
+    /// Entries that have gone and of which nobody knows what they had.
+    untold: u64,
+    /// When entries that could not follow the ports try again, and how long it is until then.
+    follows: Option<(Duration, Duration)>,
     outgoing: Vec<Outgoing>,
     now: Duration,
     /// What was done since [`Switch::take_done`] was asked.
@@ -139,6 +146,9 @@ impl Switch {
             leaving: HashMap::new(),
             sequence: 0,
             packets: packets::Packets::default(),
+            kept: kept::Kept::default(),
+            untold: 0,
+            follows: None,
             outgoing: Vec::new(),
             now: Duration::ZERO,
             done: Vec::new(),
@@ -198,8 +208,10 @@ impl Switch {
         datapath: &mut dyn Datapath,
     ) -> Result<Vec<Change>, Rejected> {
         for message in messages {
-            // What cannot be any more, such as a port that is not there, is left out.
-            let _ = self.apply(message);
+            match self.apply(message) {
+                Ok(()) => self.kept.forget(message),
+                Err(_) => self.kept.keep(message),
+            }
             self.batch = Batch::default();
         }
         if is_known {
@@ -243,12 +255,20 @@ impl Switch {
         });
         let mut entries: Vec<_> = self.entries.iter().collect();
         entries.sort_by_key(|(_, entry)| entry.sequence);
+        let entries = entries.into_iter().map(|(key, entry)| Message::FlowMod(entry.message(key)));
         let ports =
             self.port_configs.iter().map(|(number, config)| Message::PortMod(self.port_message(*number, *config)));
-        meters
-            .chain(groups)
-            .chain(ports)
-            .chain(entries.into_iter().map(|(key, entry)| Message::FlowMod(entry.message(key))))
+        meters.chain(groups).chain(ports).chain(entries).chain(self.kept.iter().cloned())
+    }
+
+    /// How many changes that [`Switch::restore`] was given cannot be now, such as entries for a port that is not there. [`Switch::messages`] has them.
+    pub fn left_out(&self) -> usize {
+        self.kept.iter().count()
+    }
+
+    /// What was lost.
+    pub fn losses(&self) -> Losses {
+        Losses { untold: self.untold, ..self.packets.losses }
     }
 
     fn world(&self) -> World<'_> {
@@ -397,7 +417,7 @@ impl Switch {
         // A packet that waits for the entry goes when that is there; what is kept of the change does not name it.
         if let Message::FlowMod(change) = &mut message
             && change.buffer != NO_BUFFER
-            && matches!(change.command, command::ADD | command::MODIFY_STRICT)
+            && matches!(change.command, command::ADD | command::MODIFY | command::MODIFY_STRICT)
         {
             let kept = self.packets.take(std::mem::replace(&mut change.buffer, NO_BUFFER));
             let change = change.clone();
@@ -420,8 +440,10 @@ impl Switch {
     /// Does at the datapath what was collected.
     pub fn settle(&mut self, datapath: &mut dyn Datapath) {
         let items = std::mem::take(&mut self.batch.items);
-        if self.commit(datapath).is_ok() {
-            return;
+        match self.commit(datapath) {
+            // Nobody knows what was done: done again, it could be done twice.
+            Ok(()) | Err(Rejected::Gone(_)) => return,
+            Err(_) => {}
         }
         // Each by itself, so that those that can be are done, and each has its own answer.
         for item in items {
@@ -435,18 +457,24 @@ impl Switch {
     fn commit(&mut self, datapath: &mut dyn Datapath) -> Result<(), Rejected> {
         let batch = std::mem::take(&mut self.batch);
         if batch.changes.is_empty() {
+            batch.messages.iter().for_each(|message| self.kept.forget(message));
             self.done.extend(batch.messages);
             return Ok(());
         }
+        let succeeded = batch.succeeded();
+        // What those have had whom the datapath will not tell of is known before only.
+        let had = if succeeded.is_empty() { Ok(Snapshot::default()) } else { datapath.snapshot() };
         match datapath.commit(&batch.changes) {
             Ok(version) => {
+                batch.messages.iter().for_each(|message| self.kept.forget(message));
                 self.done.extend(batch.messages);
+                self.packets.forget_numbers();
                 for key in batch.added {
                     if let Some(entry) = self.entries.get_mut(&key) {
                         entry.added = version;
                     }
                 }
-                self.leaving.extend(batch.leaving.into_iter().map(|(key, one)| (key, Leaving { version, ..one })));
+                self.leave(batch.leaving, &succeeded, version, had.unwrap_or_default());
                 Ok(())
             }
             Err(rejected) => {

@@ -15,6 +15,7 @@ use millrace_flow::Tunnel;
 use millrace_flow::field::LOCAL;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
 
 /// Most bytes of a packet in a message, which has 64 KiB.
 const MOST_BYTES: usize = 60_000;
@@ -57,7 +58,24 @@ pub(super) struct Packets {
     numbers: HashMap<u64, FlowKey>,
     buffers: VecDeque<Buffered>,
     last: u32,
+    /// When the numbers were learned; `None`: something was changed since.
+    learned: Option<Duration>,
+    pub losses: Losses,
 }
+
+/// What was lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Packets for controllers whose rule had gone before they were heard.
+    pub unknown: u64,
+    /// Packets that were kept and made room for others.
+    pub kept: u64,
+    /// Entries that have gone and of which it is not known what they had.
+    pub untold: u64,
+}
+
+/// How long rules that are not known are not looked for again when nothing has changed.
+const LEARNED: Duration = Duration::from_millis(100);
 
 impl Packets {
     /// Keeps a packet; its number.
@@ -65,9 +83,15 @@ impl Packets {
         self.last = if self.last >= LAST_BUFFER { 1 } else { self.last + 1 };
         if self.buffers.len() == MOST_BUFFERS {
             self.buffers.pop_front();
+            self.losses.kept += 1;
         }
         self.buffers.push_back(Buffered { number: self.last, port, bytes });
         self.last
+    }
+
+    /// Rules have changed, and with them their numbers.
+    pub fn forget_numbers(&mut self) {
+        self.learned = None;
     }
 
     /// A packet that was kept: it is so once only.
@@ -93,6 +117,7 @@ fn to_tables(action: &Action) -> bool {
 impl Switch {
     /// Learns which rule has which number.
     pub(super) fn learn(&mut self, snapshot: &Snapshot) {
+        self.packets.learned = Some(self.now);
         self.packets.numbers = snapshot.rules.iter().map(|(key, counts)| (counts.number, *key)).collect();
     }
 
@@ -104,7 +129,9 @@ impl Switch {
 
     /// A packet that rules have sent to the controller.
     pub fn packet_in(&mut self, heard: Heard, datapath: &mut dyn Datapath) {
-        if heard.rules.iter().any(|rule| !self.packets.numbers.contains_key(rule))
+        let is_fresh = self.packets.learned.is_some_and(|at| self.now.saturating_sub(at) < LEARNED);
+        if !is_fresh
+            && heard.rules.iter().any(|rule| !self.packets.numbers.contains_key(rule))
             && let Ok(snapshot) = datapath.snapshot()
         {
             self.learn(&snapshot);
@@ -112,13 +139,16 @@ impl Switch {
         let sends =
             |key: &FlowKey| self.entries.get(key).is_some_and(|entry| entry.uses.contains(&compile::Use::Controller));
         let met = heard.rules.iter().rev().filter_map(|rule| self.packets.numbers.get(rule)).copied();
-        let Some(key) = met.into_iter().find(sends) else { return };
+        let Some(key) = met.into_iter().find(sends) else {
+            self.packets.losses.unknown += 1;
+            return;
+        };
         self.tell_packet(&key, heard);
     }
 
     /// Tells controllers of a packet, because of an entry.
     fn tell_packet(&mut self, key: &FlowKey, heard: Heard) {
-        let told = |entry: &Entry| (entry.cookie, usize::from(entry.told_of()));
+        let told = |entry: &Entry| (entry.cookie, usize::from(entry.told));
         let Some((cookie, most)) = self.entries.get(key).map(told) else { return };
         let why = if key.is_miss() { reason::NO_MATCH } else { reason::ACTION };
         let port = heard.tunnel.and_then(|tunnel| tunnel.port).unwrap_or(heard.port);

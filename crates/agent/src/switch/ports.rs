@@ -3,7 +3,7 @@
 use super::Switch;
 use super::batch::Undo;
 use super::compile::Use;
-use super::datapath::{Change, Datapath, FlowKey, PortInfo};
+use super::datapath::{Change, Datapath, FlowKey, PortInfo, Rejected};
 use super::fields::{number_of_port, port_of};
 use crate::wire::Message;
 use crate::wire::error::{Refusal, port_mod as refused};
@@ -11,11 +11,16 @@ use crate::wire::port::{Port, PortMod, PortStatus, config, number, state, status
 use millrace_flow::Match;
 use millrace_flow::field::{Field, LOCAL};
 use millrace_flow::rule::RuleSpec;
+use std::time::Duration;
 
 /// Feature bits: 10 Gb/s, fibre. What a software port is nearest to; nobody measures it.
 const FEATURES: u32 = 1 << 6 | 1 << 12;
 /// In kilobits per second.
 const SPEED: u32 = 10_000_000;
+
+/// How long until entries that could not follow try again: from the first time to the longest.
+const SOON: Duration = Duration::from_millis(500);
+const LATE: Duration = Duration::from_secs(32);
 
 impl Switch {
     /// Reads ports and queues; without an answer they stay as they are known.
@@ -71,23 +76,33 @@ impl Switch {
         for (reason, port) in changed {
             self.tell(Message::PortStatus(PortStatus { reason, port }), |wants| wants.port_status, reason);
         }
-        if moved {
+        if moved || self.follows.is_some_and(|(at, _)| self.now >= at) {
             self.follow_ports(datapath);
         }
     }
 
-    /// Entries that depend on which ports there are, and which are alive.
+    /// Entries that depend on which ports there are, and which are alive. Those that the datapath does not take now are tried again.
     fn follow_ports(&mut self, datapath: &mut dyn Datapath) {
-        for key in self.entries.users(Use::Ports) {
+        let keys = self.entries.users(Use::Ports);
+        let mut done = self.follow(&keys, datapath);
+        if done.as_ref().is_err_and(|why| !matches!(why, Rejected::Gone(_))) {
+            // One that cannot be keeps no other where it is.
+            done = keys.iter().map(|key| self.follow(&[*key], datapath)).fold(Ok(()), Result::and);
+        }
+        let wait = self.follows.map_or(SOON, |(_, wait)| (wait * 2).min(LATE));
+        self.follows = done.is_err().then_some((self.now + wait, wait));
+    }
+
+    fn follow(&mut self, keys: &[FlowKey], datapath: &mut dyn Datapath) -> Result<(), Rejected> {
+        for key in keys {
             // One that sends to a port that has gone stays as it is.
             let mark = self.batch.mark();
-            if self.renew(key).is_err() {
+            if self.renew(*key).is_err() {
                 let undo = self.batch.back_to(mark);
                 self.undo(undo);
             }
         }
-        // It is tried again when something changes the next time.
-        let _ = self.commit(datapath);
+        self.commit(datapath)
     }
 
     /// All ports, and the host.

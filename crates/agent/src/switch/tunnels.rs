@@ -142,6 +142,7 @@ impl FirstTable {
     pub fn behind(&self, change: &Change) -> Change {
         match change {
             Change::Add(rule) => Change::Add(rule_behind(rule)),
+            Change::Renew(rule) => Change::Renew(rule_behind(rule)),
             Change::Modify(rule) => Change::Modify(rule_behind(rule)),
             Change::Delete(key) => Change::Delete(key_behind(key)),
             other => other.clone(),

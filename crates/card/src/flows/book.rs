@@ -202,6 +202,7 @@ impl Book {
                         owned.units = owned.units.saturating_sub(units(&old.spec.actions));
                         owned.all.entry(place(new)).and_modify(|rule| *rule = Arc::clone(new));
                     }
+                    self.timed.remove(&old.number());
                     self.time(new);
                 }
                 Op::Miss { new, .. } => self.hold(Part::Miss, owner, *new != Miss::Normal),

@@ -395,7 +395,7 @@ fn replacing(writer: &Writer, hand: &Hand<'_>, changes: Vec<Change>) -> Vec<Chan
     let (mut rules, mut others) = (Vec::new(), Vec::new());
     for change in changes {
         match change {
-            Change::Add(rule) => rules.push(rule),
+            Change::Add(rule) | Change::Renew(rule) => rules.push(rule),
             other => others.push(other),
         }
     }

@@ -145,6 +145,7 @@ impl Random {
             5 => FlowChange::DeleteGroup(random.number() as u32),
             6 => FlowChange::DeleteMeter(random.number() as u32),
             7 => FlowChange::Add(format!("hard_timeout=1,{},actions=rss:{}", random.filter(), random.below(4))),
+            8 => FlowChange::Renew(format!("hard_timeout=1,{},actions=queue:2", random.filter())),
             _ => FlowChange::Add(format!("{},actions=queue:1", random.filter())),
         };
         (0..self.below(4)).map(|_| change(self)).collect()

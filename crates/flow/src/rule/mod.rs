@@ -135,6 +135,20 @@ impl Rule {
         }
     }
 
+    /// Another rule in its place, with its counters and rank; its time begins anew.
+    pub(crate) fn renewed(&self, spec: RuleSpec, revision: u64, now_ns: u64) -> Self {
+        Self {
+            matching: self.matching,
+            rank: self.rank,
+            revision,
+            plan: Plan::new(&spec.actions),
+            counters: Arc::clone(&self.counters),
+            created_ns: now_ns,
+            author: self.author,
+            spec,
+        }
+    }
+
     /// Whether a timeout has passed at `now_ns`.
     pub fn is_over(&self, now_ns: u64) -> bool {
         let passed = |timeout: u16, since: u64| {

@@ -55,6 +55,9 @@ impl Filter {
 pub enum Change {
     /// Adds a rule. One with the same table, priority and match goes, with its counters.
     Add(RuleSpec),
+    /// Adds a rule. One with the same table, priority and match gives it its counters, its number and its place among those of the same
+    /// priority; timeouts count from now.
+    Renew(RuleSpec),
     /// Gives the rules that are meant other actions; counters and timeouts stay. None may be meant.
     Modify {
         /// Which rules.

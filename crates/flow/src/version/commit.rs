@@ -209,6 +209,7 @@ impl<'s> Transaction<'s> {
     fn change(&mut self, change: Change) -> Result<(), Refusal> {
         match change {
             Change::Add(spec) => self.add(spec),
+            Change::Renew(spec) => self.renew(spec),
             Change::Modify { filter, actions, cookie } => self.modify(&filter, &actions, cookie),
             Change::Delete(filter) => {
                 for rule in self.meant(&filter)? {
@@ -315,6 +316,19 @@ impl<'s> Transaction<'s> {
         let rule = Rule::new(spec, number, number, self.workers, self.now_ns).by(self.author.number());
         self.push(Op::Insert(Arc::new(rule)));
         self.few_masks()
+    }
+
+    /// As [`add`](Self::add), with the counters of the rule whose place it takes.
+    fn renew(&mut self, spec: RuleSpec) -> Result<(), Refusal> {
+        let Some(old) = self.store.find(spec.table, spec.priority, &spec.matching).cloned() else {
+            return self.add(spec);
+        };
+        spec.check()?;
+        self.make(&spec.actions)?;
+        self.own(&old)?;
+        let new = Arc::new(old.renewed(spec, self.next(), self.now_ns));
+        self.push(Op::Swap { old, new });
+        Ok(())
     }
 
     fn few_masks(&self) -> Result<(), Refusal> {

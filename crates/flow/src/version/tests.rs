@@ -208,6 +208,34 @@ fn rules_end_in_time() {
     assert_eq!((writer.len(), writer.current().version()), (1, 3));
 }
 
+#[test]
+fn a_rule_that_is_renewed_keeps_its_counters_and_begins_its_time_anew() {
+    const SECOND: u64 = 1_000_000_000;
+    let mut writer = Writer::new(1, Limits::default());
+    writer.commit(vec![add("in_port=1,hard_timeout=3,actions=queue:1"), add("priority=1,actions=queue:9")], 0).unwrap();
+    let mut classifier = writer.classifier(0, 64);
+    let (mut key, mut id) = (Key::ZERO, [VerdictId::default()]);
+    key.set(Field::InPort, 1);
+    classifier.lookup(0, &[key], &mut id);
+    classifier.count(id[0], 4, 240, SECOND);
+    classifier.release();
+    let one = |writer: &Writer| Arc::clone(writer.rules(&parse_filter("in_port=1").unwrap())[0]);
+    let before = one(&writer);
+    let renew = |rule: &str| Change::Renew(parse_rule(rule).unwrap());
+    let done = writer.commit(vec![renew("in_port=1,cookie=7,hard_timeout=4,actions=queue:2")], 2 * SECOND).unwrap();
+    assert_eq!((done.added, done.modified, done.removed), (0, 1, 0));
+    let after = one(&writer);
+    assert_eq!((after.number(), after.created_ns, after.counters.read().packets), (before.number(), 2 * SECOND, 4));
+    assert_eq!((after.spec.cookie, queue(writer.current(), 1)), (7, Some(Action::Queue(2))));
+    assert!(writer.expire(5 * SECOND).is_empty());
+    assert_eq!(writer.expire(6 * SECOND).len(), 1);
+    // Its place is empty: then it is added.
+    assert_eq!(writer.commit(vec![renew("in_port=1,actions=queue:3")], 7 * SECOND).unwrap().added, 1);
+    assert_eq!((one(&writer).counters.read().packets, queue(writer.current(), 1)), (0, Some(Action::Queue(3))));
+    let wrong = writer.commit(vec![renew("in_port=1,actions=meter:5,queue:3")], 7 * SECOND).unwrap_err();
+    assert_eq!(wrong.refusal, Refusal::NoMeter(5));
+}
+
 /// Two rules always change together, so a burst that sees one of the new and one of the old has seen half.
 #[test]
 fn nobody_sees_half_of_a_transaction() {

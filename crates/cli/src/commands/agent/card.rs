@@ -1,7 +1,7 @@
 //! The flow table of a card, as the switch asks for it.
 
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace::flow::{FlowChange, FlowEvent, FlowFrame, FlowKind, FlowReason, FlowTap, FlowTapWants, FlowTunnel};
 use millrace::{Device, Direction, ErrorCode, FlowListener, FlowWatch};
@@ -20,6 +20,15 @@ use super::packets::Sender;
 /// Most bytes of a packet that a controller gets.
 const SNAP: u32 = 16 * 1024;
 
+/// How long what was seen of all rules is used again: whoever asks often does not make the card list them each time.
+const FRESH: Duration = Duration::from_millis(100);
+
+/// Packets that were lost: for controllers, and of controllers.
+pub struct Losses {
+    pub unheard: u64,
+    pub unsent: u64,
+}
+
 /// A card.
 pub struct Card<'a> {
     device: &'a Device,
@@ -37,6 +46,10 @@ pub struct Card<'a> {
     listener: Option<FlowListener>,
     /// It was said that nobody can listen.
     is_deaf: bool,
+    /// Packets for controllers that were not heard.
+    unheard: u64,
+    /// What was seen last, as long as nothing is changed.
+    seen: Option<(Instant, Snapshot)>,
     /// Why the card is of no use any more.
     pub gone: Option<String>,
 }
@@ -58,6 +71,8 @@ impl<'a> Card<'a> {
             ports: 0,
             listener,
             is_deaf: false,
+            unheard: 0,
+            seen: None,
             gone: None,
         })
     }
@@ -87,7 +102,7 @@ impl<'a> Card<'a> {
                 gone.into_iter().filter_map(|gone| self.of_entry(gone)).collect()
             }
             Err(error) => {
-                self.rejected(error);
+                self.unanswered(error);
                 Vec::new()
             }
         }
@@ -116,6 +131,7 @@ impl<'a> Card<'a> {
         let Some(listener) = &mut self.listener else { return Vec::new() };
         match listener.next(Duration::ZERO) {
             Ok(heard) => {
+                self.unheard += heard.lost;
                 let own = &self.own;
                 let heard = heard.frames.into_iter().filter_map(packet);
                 let theirs = |heard: Heard| {
@@ -166,10 +182,25 @@ impl<'a> Card<'a> {
             note(format!("a rule of the agent's own was deleted, and cannot be set up again: {error}"));
         }
         // Its number is another one now.
+        self.seen = None;
         let _ = self.snapshot();
         None
     }
 
+    /// Packets that were lost between the card and controllers.
+    pub fn losses(&self) -> Losses {
+        Losses { unheard: self.unheard, unsent: self.sender.unsent() }
+    }
+
+    /// A question was not answered. A card that is late is asked again; only one that has gone has gone.
+    fn unanswered(&mut self, error: millrace::Error) -> Rejected {
+        match error {
+            millrace::Error::Client(ClientError::Silent { .. }) => Rejected::Gone(error.to_string()),
+            other => self.rejected(other),
+        }
+    }
+
+    /// A change was not done; or nobody knows: then the agent ends, and the next one sets all of it up.
     fn rejected(&mut self, error: millrace::Error) -> Rejected {
         let text = error.to_string();
         match error {
@@ -188,15 +219,21 @@ impl<'a> Card<'a> {
 
 impl Datapath for Card<'_> {
     fn commit(&mut self, changes: &[Change]) -> Result<u64, Rejected> {
+        self.seen = None;
         let words = changes.iter().map(|change| self.in_words(change));
         let transaction = self.device.flows().transaction().keep().brief().changes(words);
         transaction.commit().map(|done| done.version).map_err(|error| self.rejected(error))
     }
 
     fn snapshot(&mut self) -> Result<Snapshot, Rejected> {
+        if let Some((at, snapshot)) = &self.seen
+            && at.elapsed() < FRESH
+        {
+            return Ok(snapshot.clone());
+        }
         let flows = self.device.flows();
-        let entries = flows.list("").map_err(|error| self.rejected(error))?;
-        let info = flows.info().map_err(|error| self.rejected(error))?;
+        let entries = flows.list("").map_err(|error| self.unanswered(error))?;
+        let info = flows.info().map_err(|error| self.unanswered(error))?;
         let mut snapshot = Snapshot { unmatched: info.unmatched, ..Snapshot::default() };
         for entry in entries {
             if let Some(had) = entry.rule {
@@ -218,11 +255,12 @@ impl Datapath for Card<'_> {
                 snapshot.metered.push((number, dropped));
             }
         }
+        self.seen = Some((Instant::now(), snapshot.clone()));
         Ok(snapshot)
     }
 
     fn ports(&mut self) -> Result<(Vec<PortInfo>, Vec<QueueInfo>), Rejected> {
-        let stats = self.device.stats().map_err(|error| self.rejected(error))?;
+        let stats = self.device.stats().map_err(|error| self.unanswered(error))?;
         self.ports = stats.ports.len() as u32;
         let ports = stats.ports.iter().map(|port| {
             let sum = |counts: &[millrace::stats::Count]| counts.iter().map(|count| count.count).sum();
@@ -277,9 +315,14 @@ fn meter_number(line: &str) -> Option<u32> {
 fn in_words(change: &Change) -> FlowChange {
     match change {
         Change::Add(rule) => FlowChange::Add(rule.to_string()),
-        Change::Modify(rule) => {
-            FlowChange::Modify(format!("{},actions={}", exactly(&FlowKey::of(rule)), actions(rule)))
-        }
+        Change::Renew(rule) => FlowChange::Renew(rule.to_string()),
+        // A cookie without a mask is the new one.
+        Change::Modify(rule) => FlowChange::Modify(format!(
+            "{},cookie={:#x},actions={}",
+            exactly(&FlowKey::of(rule)),
+            rule.cookie,
+            actions(rule)
+        )),
         Change::Delete(key) => FlowChange::Delete(exactly(key)),
         Change::Group(number, rss) => FlowChange::Add(Item::Group { number: *number, rss: rss.clone() }.to_string()),
         Change::DeleteGroup(number) => FlowChange::DeleteGroup(*number),

@@ -38,7 +38,12 @@ pub struct Link {
     partial: Option<Instant>,
     stalled: Option<Instant>,
     probed: bool,
-    greeted: bool,
+    /// It has said hello.
+    pub greeted: bool,
+    /// Nothing more comes from it, and why: it ends when what has come is done with.
+    pub closing: Option<String>,
+    /// It takes nothing more.
+    mute: bool,
     /// It ends when what is there for it is written.
     pub ending: bool,
     /// Messages that were left out since it does not read.
@@ -65,6 +70,8 @@ impl Link {
             stalled: None,
             probed: false,
             greeted: false,
+            closing: None,
+            mute: false,
             ending: false,
             lost: 0,
             messages: [0; 2],
@@ -78,14 +85,30 @@ impl Link {
 
     /// Whether something can be read, and whether something is to be written.
     pub fn interest(&self) -> (bool, bool) {
-        (
-            self.connected && !self.ending && self.unwritten() < FULL,
-            !self.connected || self.unwritten() > 0 || self.stream.wants_write(),
-        )
+        (self.connected && self.is_read(), !self.connected || self.unwritten() > 0 || self.stream.wants_write())
     }
 
-    fn unwritten(&self) -> usize {
+    /// Bytes that it has not read yet.
+    pub fn unwritten(&self) -> usize {
         self.output.len() - self.written
+    }
+
+    /// Whether something is read from it: not as long as it does not read, and not behind its end.
+    fn is_read(&self) -> bool {
+        self.closing.is_none() && !self.ending && self.unwritten() < FULL
+    }
+
+    /// It takes nothing more, and says nothing more; what has come counts.
+    pub fn close(&mut self, why: String) {
+        self.mute = true;
+        self.output.clear();
+        self.written = 0;
+        self.closing.get_or_insert(why);
+    }
+
+    /// Whether it has ended, and all that came before is done with.
+    pub fn is_over(&self) -> bool {
+        self.closing.is_some() && (self.ending || self.unwritten() < FULL) && !self.has_message()
     }
 
     /// Whether a whole message waits.
@@ -137,6 +160,9 @@ impl Link {
 
     /// A message for it. What it has not asked for is left out while it does not read.
     pub fn say(&mut self, xid: u32, message: &Message) {
+        if self.mute {
+            return;
+        }
         let unasked = matches!(message.kind(), kind::PACKET_IN | kind::PORT_STATUS | kind::FLOW_REMOVED);
         if unasked && self.unwritten() > ENOUGH {
             self.lost += 1;
@@ -151,6 +177,9 @@ impl Link {
 
     /// Writes what it takes.
     pub fn write(&mut self, now: Instant) -> io::Result<()> {
+        if self.mute {
+            return Ok(());
+        }
         self.stream.flush()?;
         while self.unwritten() > 0 {
             match self.stream.write(&self.output[self.written..]) {
@@ -188,14 +217,19 @@ impl Link {
         if !self.greeted && over(self.since, HELLO) {
             return Some("it says no hello");
         }
-        if self.partial.is_some_and(|since| over(since, MESSAGE)) {
-            return Some("the rest of a message does not come");
-        }
         if self.stalled.is_some_and(|since| over(since, STALL)) {
             return Some("it does not read what it is told");
         }
+        if self.connected && !self.is_read() {
+            // It may have answered: nobody has looked. Whether it reads is looked at above.
+            (self.heard, self.probed, self.partial) = (now, false, None);
+            return None;
+        }
         if over(self.heard, probe * 2) {
             return Some("it does not answer");
+        }
+        if self.partial.is_some_and(|since| over(since, MESSAGE)) {
+            return Some("the rest of a message does not come");
         }
         if over(self.heard, probe) && !std::mem::replace(&mut self.probed, true) {
             self.say(0, &Message::EchoRequest(Vec::new()));

@@ -17,6 +17,8 @@ const MOST: usize = 64;
 #[derive(Default)]
 pub struct Sender {
     queues: HashMap<u32, TxQueue>,
+    /// Packets for which a port had no room.
+    unsent: u64,
 }
 
 impl Sender {
@@ -49,6 +51,11 @@ impl Sender {
         Ok(sent)
     }
 
+    /// Packets for which a port had no room.
+    pub fn unsent(&self) -> u64 {
+        self.unsent
+    }
+
     fn send_to(&mut self, device: &Device, ports: u32, port: u32, bytes: &[u8]) -> Result<(), Error> {
         let queue = match self.queues.entry(port) {
             std::collections::hash_map::Entry::Occupied(queue) => queue.into_mut(),
@@ -59,18 +66,19 @@ impl Sender {
             // Opened again with the next packet.
             self.queues.remove(&port);
         }
-        done
+        self.unsent += u64::from(!*done.as_ref().unwrap_or(&false));
+        done.map(|_| ())
     }
 }
 
-fn put(queue: &mut TxQueue, bytes: &[u8]) -> Result<(), Error> {
+/// Whether there was room for it.
+fn put(queue: &mut TxQueue, bytes: &[u8]) -> Result<bool, Error> {
     let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
     // Without room it is lost, as on a wire.
-    if let Some(mut burst) = queue.get(&[len])? {
-        burst[0].copy_from_slice(bytes);
-        burst.send()?;
-    }
-    Ok(())
+    let Some(mut burst) = queue.get(&[len])? else { return Ok(false) };
+    burst[0].copy_from_slice(bytes);
+    burst.send()?;
+    Ok(true)
 }
 
 /// The last TX queue of a port, shared with programs that share it, too; or the last that nobody has.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
@@ -23,14 +23,21 @@ use super::card::Card;
 use super::link::Link;
 use super::state::State;
 use super::status;
-use super::stream::Stream;
+use super::stream::{Stream, is_later};
 use super::tls::Tls;
 use super::vxlan;
 
-/// Messages of one connection before the others have their turn.
+/// Messages of one connection before the others have their turn, and how long it may have it: one message can be much work.
 const TURN: usize = 256;
+const TURN_TIME: Duration = Duration::from_millis(2);
 /// Entries that are looked at for the packets of one connection before the others have their turn.
 const LOOKS: usize = 1 << 18;
+/// Bytes for all controllers that wait to be written: above, the one who has most of them goes.
+const UNREAD: usize = 256 << 20;
+/// Connections of one address before those of others make it give way.
+const OF_ONE_ADDRESS: usize = 16;
+/// How long nobody is accepted when there are no fds left.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Above so many answers that wait to be written nobody is heard: one question may have thousands of them.
 const ANSWERS: usize = 1024;
 /// How long is slept at most, and how often ports are looked at.
@@ -76,6 +83,10 @@ pub struct Server<'a> {
     looked: Instant,
     /// Connections for which there was no room.
     turned_away: u64,
+    /// Connections that could not begin TLS.
+    untrusted: u64,
+    /// Nobody is accepted before.
+    accepts_from: Instant,
     /// Packets for controllers are listened to.
     listens: bool,
     /// Who had the last turn: the next one begins behind.
@@ -108,13 +119,20 @@ impl<'a> Server<'a> {
         let mut switch = Switch::new(identity(args, device)).with_tunnels(tunnels);
         let mut state = State::open(args.state.as_deref(), device)?;
         switch.look_at_ports(&mut card);
-        let left = state.left();
+        let left = state.left()?;
         let known = switch.restore(&left.messages, left.is_of_this_card, &mut card);
         let changes = known.map_err(|why| Failure::Found(format!("cannot take up {}: {why:?}", state.place())))?;
         card.take_over(&changes).map_err(|why| Failure::Found(format!("the card takes no rules: {why:?}")))?;
         let [flows, groups, meters] = switch.counts();
         if flows + groups + meters > 0 {
             note(format!("took up {flows} entries, {groups} groups, {meters} meters from {}", state.place()));
+        }
+        let kept = switch.left_out();
+        if kept > 0 {
+            note(format!(
+                "{kept} changes of {} cannot be now, such as entries of ports that are not there: they stay in it for the next agent",
+                state.place()
+            ));
         }
         state.write_all(&switch);
         let control = status::listen(shared, args.control.as_deref());
@@ -135,6 +153,8 @@ impl<'a> Server<'a> {
             begin: now,
             looked: now,
             turned_away: 0,
+            untrusted: 0,
+            accepts_from: now,
             listens: false,
             turned: 0,
         })
@@ -158,7 +178,7 @@ impl<'a> Server<'a> {
             if news.rules {
                 let gone = self.card.happened();
                 self.switch.gone(&gone);
-                if self.card.has_lost() {
+                if self.card.has_lost() || self.switch.waits_in_vain() {
                     note("more rules have gone than could be told: looking for them in the card");
                     self.switch.look_for_gone(&mut self.card);
                 }
@@ -170,7 +190,11 @@ impl<'a> Server<'a> {
             }
             if now - self.looked >= LOOK {
                 self.looked = now;
+                self.switch.look_at_bundles();
                 self.switch.look_at_ports(&mut self.card);
+                if self.state.is_behind() {
+                    self.state.write_all(&self.switch);
+                }
             }
             self.state.write(&mut self.switch);
             self.tell(now);
@@ -192,7 +216,8 @@ impl<'a> Server<'a> {
             true => LISTEN,
             false => NAP,
         };
-        let mut fds: Vec<_> = self.listeners.iter().map(|(listener, _)| PollFd::new(listener, PollFlags::IN)).collect();
+        let listeners = self.listeners.iter().filter(|_| Instant::now() >= self.accepts_from);
+        let mut fds: Vec<_> = listeners.map(|(listener, _)| PollFd::new(listener, PollFlags::IN)).collect();
         let callers = fds.len();
         fds.push(PollFd::new(self.card.watched(), PollFlags::IN));
         fds.extend(self.control.iter().map(|control| PollFd::new(control, PollFlags::IN)));
@@ -219,22 +244,54 @@ impl<'a> Server<'a> {
         let mut came = Vec::new();
         for (listener, tls) in &self.listeners {
             // A bounded number, so that those who are there have their turn.
-            let some = std::iter::from_fn(|| listener.accept().ok()).take(16);
-            came.extend(some.map(|(socket, peer)| (socket, peer, *tls)));
+            for _ in 0..16 {
+                match listener.accept() {
+                    Ok((socket, peer)) => came.push((socket, peer, *tls)),
+                    Err(error) if is_later(&error) => break,
+                    Err(_) => {
+                        // Without fds the same caller would be told of again and again.
+                        self.accepts_from = now + PAUSE;
+                        break;
+                    }
+                }
+            }
         }
         for (socket, peer, tls) in came {
-            if self.links.len() >= MOST_CONTROLLERS {
+            if self.links.len() >= MOST_CONTROLLERS && !self.make_room(peer.ip(), now) {
                 self.turned_away += 1;
                 continue;
             }
             let secret = self.tls.as_ref().filter(|_| tls).map(Tls::accept).transpose();
-            let Ok(secret) = secret else { continue };
+            let Ok(secret) = secret else {
+                self.untrusted += 1;
+                continue;
+            };
             if let Ok(stream) = Stream::new(socket, secret) {
                 self.last += 1;
                 self.links.insert(self.last, Link::new(stream, peer, None, now));
                 self.switch.connected(self.last);
             }
         }
+    }
+
+    /// Ends a connection for one more of this address: the oldest that has not said hello; or one of the address that has most of them, if these are
+    /// many. Whether there was such a one.
+    fn make_room(&mut self, of: IpAddr, now: Instant) -> bool {
+        let callers = || self.links.iter().filter(|(_, link)| link.dialled.is_none());
+        let silent = callers().find(|(_, link)| !link.greeted).map(|(number, _)| *number);
+        let crowded = || {
+            let mut counts = BTreeMap::<IpAddr, (usize, u64)>::new();
+            for (number, link) in callers() {
+                let (count, last) = counts.entry(link.peer.ip()).or_default();
+                (*count, *last) = (*count + 1, *number);
+            }
+            let (most, (count, last)) = counts.into_iter().max_by_key(|(_, (count, _))| *count)?;
+            (most != of && count > OF_ONE_ADDRESS).then_some(last)
+        };
+        let Some(number) = silent.or_else(crowded) else { return false };
+        self.turned_away += 1;
+        self.end(number, "others need its place", now);
+        true
     }
 
     /// Connects to those who are not connected, when it is time.
@@ -282,12 +339,14 @@ impl<'a> Server<'a> {
             if link.interest().0
                 && let Err(error) = link.read(now)
             {
-                // What has come before the end counts.
-                turn(&mut self.switch, &mut self.card, number, link, now);
-                ended.push((number, error.to_string()));
-                continue;
+                link.closing = Some(error.to_string());
             }
             turn(&mut self.switch, &mut self.card, number, link, now);
+            // What has come before the end counts, all of it: that may take some turns.
+            if link.is_over() {
+                ended.push((number, link.closing.take().unwrap_or_default()));
+                continue;
+            }
             if let Some(why) = link.look(now, self.args.probe()) {
                 ended.push((number, why.to_owned()));
             }
@@ -311,8 +370,18 @@ impl<'a> Server<'a> {
                     ended.push((number, "it speaks another protocol".to_owned()))
                 }
                 Ok(()) => {}
-                Err(error) => ended.push((number, error.to_string())),
+                // What it has said before counts all the same.
+                Err(error) => link.close(error.to_string()),
             }
+            if link.is_over() {
+                ended.push((number, link.closing.take().unwrap_or_default()));
+            }
+        }
+        let all: usize = self.links.values().map(Link::unwritten).sum();
+        if all > UNREAD
+            && let Some((number, _)) = self.links.iter().max_by_key(|(_, link)| link.unwritten())
+        {
+            ended.push((*number, "it does not read, and others need the room".to_owned()));
         }
         for (number, why) in ended {
             self.end(number, &why, now);
@@ -345,19 +414,26 @@ impl<'a> Server<'a> {
             lost: link.lost,
         });
         let [flows, groups, meters] = self.switch.counts().map(|count| count as u64);
-        let turned_away = self.turned_away;
-        status::answer(
-            stream,
-            &status::Status { flows, groups, meters, turned_away, controllers: controllers.collect() },
-        );
+        let (turned_away, untrusted) = (self.turned_away, self.untrusted);
+        let (of_switch, of_card) = (self.switch.losses(), self.card.losses());
+        let losses = status::Losses {
+            unheard: of_card.unheard,
+            unknown: of_switch.unknown,
+            kept: of_switch.kept,
+            unsent: of_card.unsent,
+            untold: of_switch.untold,
+        };
+        let controllers = controllers.collect();
+        status::answer(stream, &status::Status { flows, groups, meters, turned_away, untrusted, losses, controllers });
     }
 }
 
 fn turn(switch: &mut Switch, card: &mut Card<'_>, number: u64, link: &mut Link, now: Instant) {
+    let begin = Instant::now();
     let mut looked_at = 0;
     for _ in 0..TURN {
         looked_at += switch.take_looked_at();
-        if switch.outgoing() > ANSWERS || looked_at > LOOKS {
+        if switch.outgoing() > ANSWERS || looked_at > LOOKS || begin.elapsed() > TURN_TIME {
             return;
         }
         let Some((header, bytes)) = link.next(now) else { return };

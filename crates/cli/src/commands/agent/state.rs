@@ -2,11 +2,13 @@
 //! that names the card.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use millrace::Device;
 use millrace_agent::switch::Switch;
+use millrace_agent::wire::error::request;
 use millrace_agent::wire::{Message, first};
 use millrace_driver::place;
 use millrace_tool::failure::Failure;
@@ -33,6 +35,10 @@ pub struct State {
     file: Option<File>,
     len: u64,
     whole: u64,
+    /// It was said that it cannot be written.
+    has_failed: bool,
+    /// Held as long as the agent lives.
+    _locks: Vec<File>,
 }
 
 impl State {
@@ -41,7 +47,14 @@ impl State {
         let usual = || beside(&format!("millrace-agent-{}.state", device.card_pid()));
         let path = asked.map_or_else(usual, Path::to_owned);
         let card = format!("{} {}", device.name(), started(device.card_pid())).into_bytes();
-        Ok(Self { path, lasts: asked.is_some(), card, file: None, len: 0, whole: 0 })
+        // One agent for the rules that a card keeps for a user, and one for a file.
+        let user = rustix::process::geteuid().as_raw();
+        let mut locked = path.clone().into_os_string();
+        locked.push(".lock");
+        let of_card = beside(&format!("millrace-agent-{}-{user}.lock", device.card_pid()));
+        let locks = [of_card, locked.into()].iter().map(|place| lock(place)).collect::<Result<Vec<_>, _>>()?;
+        let locks = locks.into_iter().flatten().collect();
+        Ok(Self { path, lasts: asked.is_some(), card, file: None, len: 0, whole: 0, has_failed: false, _locks: locks })
     }
 
     /// Where it is.
@@ -49,23 +62,47 @@ impl State {
         self.path.display().to_string()
     }
 
-    /// What an agent before has left. What is cut off at the end was not done.
-    pub fn left(&self) -> Left {
-        let bytes = fs::read(&self.path).unwrap_or_default();
+    /// What an agent before has left. What is cut off at the end was not done. What cannot be read is an error: it would be lost.
+    pub fn left(&self) -> Result<Left, Failure> {
+        let bytes = match fs::read(&self.path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Left::default()),
+            Err(source) => return Err(Failure::File { doing: "cannot read", path: self.path.clone(), source }),
+        };
         let mut left = Left::default();
         let mut rest = &bytes[..];
-        while let Ok(Some((header, message))) = first(rest) {
-            rest = &rest[message.len()..];
-            match Message::decode(&header, message) {
-                Ok(Message::EchoRequest(card)) => left.is_of_this_card = card == self.card,
+        let mut is_named = bytes.is_empty();
+        loop {
+            let at = bytes.len() - rest.len();
+            let next = match first(rest) {
+                Ok(None) if is_named => break,
+                Ok(None) => Err(request::BAD_LEN),
+                Ok(Some((header, message))) => {
+                    rest = &rest[message.len()..];
+                    Message::decode(&header, message)
+                }
+                Err(wrong) => Err(wrong),
+            };
+            match next {
+                Ok(Message::EchoRequest(card)) => (is_named, left.is_of_this_card) = (true, card == self.card),
                 Ok(message) => left.messages.push(message),
-                Err(_) => break,
+                Err(wrong) => {
+                    let place = self.place();
+                    return Err(Failure::Found(format!(
+                        "{place} is not what an agent has left, or damaged: byte {at}: {wrong}. Move it away to begin with no entries"
+                    )));
+                }
             }
         }
         if !left.is_of_this_card && !self.lasts {
             left.messages.clear();
         }
-        left
+        Ok(left)
+    }
+
+    /// Whether what was done is not in the file, since it could not be written.
+    pub fn is_behind(&self) -> bool {
+        self.file.is_none()
     }
 
     /// Writes what there is, and nothing else.
@@ -87,12 +124,26 @@ impl State {
         match written {
             Ok(file) => {
                 self.file = Some(file);
+                if std::mem::take(&mut self.has_failed) {
+                    note(format!("{} is written again: entries outlive the agent", self.place()));
+                }
                 (self.len, self.whole) = (bytes.len() as u64, bytes.len() as u64);
             }
             Err(error) => {
-                note(format!("entries will not outlive the agent: cannot write {}: {error}", self.place()));
-                self.file = None;
+                // Tried again now and then: by its name it is to be free.
+                let _ = fs::remove_file(&new);
+                self.fail(&error);
             }
+        }
+    }
+
+    fn fail(&mut self, error: &std::io::Error) {
+        self.file = None;
+        if !std::mem::replace(&mut self.has_failed, true) {
+            let place = self.place();
+            note(format!(
+                "entries do not outlive the agent until {place} can be written, which is tried twice a second: {error}"
+            ));
         }
     }
 
@@ -108,14 +159,33 @@ impl State {
             message.encode(0, &mut bytes);
         }
         if let Err(error) = file.write_all(&bytes) {
-            note(format!("entries do not outlive the agent any more: cannot write {}: {error}", self.place()));
-            self.file = None;
+            self.fail(&error);
             return;
         }
         self.len += bytes.len() as u64;
         if self.len > LONG && self.len > 2 * self.whole {
             self.write_all(switch);
         }
+    }
+}
+
+/// Takes a lock, which ends with the process. `None`: there is no place for it, so that nobody can be kept out.
+fn lock(place: &Path) -> Result<Option<File>, Failure> {
+    let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+    let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(place);
+    let file = match open {
+        Ok(file) => file,
+        Err(error) => {
+            note(format!("a second agent would not be noticed: {}: {error}", place.display()));
+            return Ok(None);
+        }
+    };
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(_) => Err(Failure::Found(format!(
+            "an agent runs already for this card and user, or with this state: it holds {}",
+            place.display()
+        ))),
     }
 }
 

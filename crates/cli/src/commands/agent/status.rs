@@ -22,7 +22,10 @@ const ANSWER: Duration = Duration::from_secs(5);
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Controllers that are connected, with role, seconds, messages from and to each, and those that
-were left out since it does not read; and how many entries, groups and meters there are.
+were left out since it does not read; how many entries, groups and meters there are; and what
+was lost: packets for controllers beyond the rate (unheard), whose rule had gone (unknown),
+or that made room (kept); packets of controllers without room at a port (unsent); entries
+of which it is not known what they had (untold); connections without TLS (untrusted).
 
 Examples:
   millrace agent status
@@ -44,8 +47,27 @@ pub struct Status {
     pub meters: u64,
     /// Connections for which there was no room.
     pub turned_away: u64,
+    /// Connections that could not begin TLS.
+    pub untrusted: u64,
+    /// What was lost, but for what a controller has not read.
+    pub losses: Losses,
     /// Controllers.
     pub controllers: Vec<Controller>,
+}
+
+/// What was lost.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Losses {
+    /// Packets for controllers beyond the rate, or for which there was no room on the way from the card.
+    pub unheard: u64,
+    /// Packets for controllers whose rule had gone before they were heard.
+    pub unknown: u64,
+    /// Packets that were kept for controllers and made room for others.
+    pub kept: u64,
+    /// Packets of controllers that a port had no room for, or that went to more ports than one packet may.
+    pub unsent: u64,
+    /// Entries that have gone and of which it is not known what they had.
+    pub untold: u64,
 }
 
 /// A controller that is connected.
@@ -117,6 +139,15 @@ pub(super) fn run(shared: &Shared, args: &StatusArgs) -> Result<(), Failure> {
         .count("meters", status.meters)
         .count("turned away", status.turned_away);
     output.rows("agent", &[counts])?;
+    let losses = &status.losses;
+    let lost = Row::new()
+        .count("unheard", losses.unheard)
+        .count("unknown", losses.unknown)
+        .count("kept", losses.kept)
+        .count("unsent", losses.unsent)
+        .count("untold", losses.untold)
+        .count("untrusted", status.untrusted);
+    output.rows("lost", &[lost])?;
     let rows: Vec<_> = status
         .controllers
         .iter()

@@ -41,7 +41,7 @@ impl Staged {
                 |text: String| Refusal::new(ErrorCode::Invalid, format!("change {}: {text}", self.changes.len() + 1));
             let change = words::change(change).map_err(wrong)?;
             cost += match &change {
-                Change::Add(rule) => units(&rule.actions),
+                Change::Add(rule) | Change::Renew(rule) => units(&rule.actions),
                 Change::Modify { actions, .. } => units(actions),
                 _ => 1,
             };

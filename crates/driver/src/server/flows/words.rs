@@ -24,6 +24,10 @@ fn said(error: ParseError) -> String {
 pub(super) fn change(change: &FlowChange) -> Result<Change, String> {
     Ok(match change {
         FlowChange::Add(line) => Item::parse(line).map_err(said)?.change(now_ns())?,
+        FlowChange::Renew(line) => match Item::parse(line).map_err(said)? {
+            Item::Rule(rule) => Change::Renew(rule),
+            _ => return Err("only a rule can be renewed: add it".to_owned()),
+        },
         FlowChange::Delete(filter) => Change::Delete(parse_filter(filter).map_err(said)?),
         FlowChange::Modify(line) => modify(line)?,
         FlowChange::DeleteGroup(id) => Change::Group(*id, None),
