@@ -83,6 +83,20 @@ is_so "[i['off'] for i in s['interfaces']] == [None]" || fail "one of another na
 ended "$router" 5
 ! attached || fail "a program is left behind that was kept elsewhere"
 rm -r "/sys/fs/bpf/first-$$-$(stat -Lc %i /proc/self/ns/net)"
+# One that waits takes the place of one that ends, of which nobody tells.
+start_router --mode xdp
+background waits "$millrace" router start --interfaces left,right --mode xdp --socket waits-$$ --json
+waits=$started
+await 15 grep -q '"event":"routing"' "$scratch/waits.out" || fail "the router that waits does not start"
+"$millrace" router stop
+ended "$router" 5
+takes() {
+    "$millrace" router status --json --socket waits-$$ |
+        python3 -c 'import json, sys; sys.exit(any(i["off"] is not None for i in json.load(sys.stdin)["interfaces"]))'
+}
+await 10 takes || fail "the router that waited takes nothing: $("$millrace" router status --socket waits-$$)"
+"$millrace" router stop --socket waits-$$
+ended "$waits" 5
 for command in status rules "why 10.0.2.2" off stop; do
     # shellcheck disable=SC2086
     ! "$millrace" router $command >"$scratch/nobody.out" 2>&1 || fail "$command without a router"

@@ -91,6 +91,7 @@ impl Interfaces {
 
     /// Brings the engine to where it should be.
     pub fn settle(&mut self, sight: &mut Sight, engine: &Engine) {
+        self.look_again(sight);
         let wanted: Vec<Link> =
             sight.mirror.links.values().filter(|link| choice::is_wanted(&self.wanted, link)).cloned().collect();
         let gone: Vec<u32> =
@@ -111,6 +112,17 @@ impl Interfaces {
         for (link, shaping) in &looks {
             report(engine.set_shaped(link.index, shaping.qdisc.is_some()));
             self.one(link, shaping, place, sight, engine);
+        }
+    }
+
+    /// Reads anew what program of somebody else is on an interface: where that was attached by a link, nobody tells that it has gone.
+    fn look_again(&self, sight: &mut Sight) {
+        let is_due = |known: &Known| known.failed.is_some_and(|failed| failed.elapsed() >= AGAIN);
+        for (&index, _) in self.known.iter().filter(|(_, known)| known.place.is_none() && is_due(known)) {
+            let program = sight.xdp_of(index);
+            if let Some(link) = sight.mirror.links.get_mut(&index) {
+                link.xdp = program;
+            }
         }
     }
 

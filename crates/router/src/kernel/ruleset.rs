@@ -133,9 +133,16 @@ fn look(expression: &[u8], family: u8) -> Option<Look> {
             const MARK: u32 = 3;
             const SECURITY_MARK: u32 = 4;
             const LABELS: u32 = 13;
-            let is_of_others = matches!(number(KEY), Some(MARK | SECURITY_MARK | LABELS));
-            (is_of_others && number(INTO).is_some()).then_some(Look::Unannounced("ct-mark"))
+            const PACKETS: u32 = 14;
+            const BYTES_OF_A_PACKET: u32 = 16;
+            match number(KEY) {
+                _ if number(INTO).is_none() => None,
+                Some(MARK | SECURITY_MARK | LABELS) => Some(Look::Unannounced("ct-mark")),
+                Some(PACKETS..=BYTES_OF_A_PACKET) => Some(Look::Unannounced("ct-count")),
+                _ => None,
+            }
         }
+        "connlimit" => Some(Look::Unannounced("ct-count")),
         "socket" | "tproxy" => Some(Look::Unannounced("socket")),
         // Of iptables.
         "match" => match wire::text_of(data.clone().find(NAME)?)?.as_str() {
@@ -143,6 +150,7 @@ fn look(expression: &[u8], family: u8) -> Option<Look> {
             "addrtype" => (family != IPV4).then_some(Look::Routes),
             "mac" | "eui64" => Some(Look::Unannounced("ether")),
             "connmark" | "connlabel" => Some(Look::Unannounced("ct-mark")),
+            "connbytes" | "connlimit" => Some(Look::Unannounced("ct-count")),
             "socket" => Some(Look::Unannounced("socket")),
             "recent" => Some(Look::Unannounced("recent")),
             "bpf" => Some(Look::Unannounced("bpf")),
@@ -194,6 +202,7 @@ mod tests {
             (of(INET, b"ct\0", 2, 3), of(INET, b"ct\0", 2, 13), of(INET, b"ct\0", 2, 0)),
             (ethernet, ethernet, nothing)
         );
+        assert_eq!((of(INET, b"ct\0", 2, 14), of(INET, b"connlimit\0", 2, 0)), (ethernet, ethernet));
         let mut writes = Looks::default();
         heard(&mut writes, NEW_RULE, INET, b"ct\0", |data| {
             data.with(2, &3_u32.to_be_bytes()).with(4, &1_u32.to_be_bytes())
