@@ -103,9 +103,9 @@ mod tests {
         ] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
-        assert!(check(&[port.clone()], 2).is_ok());
-        assert!(check(&[port.clone()], 10).is_err());
-        assert!(check(&[port.clone()], 1).is_err());
+        assert!(check(std::slice::from_ref(&port), 2).is_ok());
+        assert!(check(std::slice::from_ref(&port), 10).is_err());
+        assert!(check(std::slice::from_ref(&port), 1).is_err());
         assert!(check(&[port.clone(), port], 2).is_err());
     }
 }
