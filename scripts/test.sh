@@ -93,8 +93,9 @@ once_more() {
     [ "$(failed_tests "$log" | cut -f 2 | wc -w)" -le 5 ] && ! failed_tests "$log" | grep -qP '\t$' || return 1
     while IFS=$'\t' read -r program tests; do
         for name in $tests; do
+            # With the features that all of it has, or it would all be built again.
             # shellcheck disable=SC2086
-            cargo test --locked $program -- --exact "$name" --test-threads 1 </dev/null | tee "$log.again"
+            cargo test --locked --workspace ${program#-p * } -- --exact "$name" --test-threads 1 </dev/null | tee "$log.again"
             grep -q '^test result: ok. 1 passed' "$log.again" || continue
             echo "passed only when it ran once more: $name ($program)"
             ended=$((ended + 1))
