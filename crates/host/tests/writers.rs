@@ -108,8 +108,9 @@ fn a_writer_that_dies_takes_only_its_own_ring_along() {
         writer.wait();
         // What it announced arrives, or is gone with it: but in order, and nothing that it did not announce.
         receive(&mut rx, &mut next, |next| next[0] == turn * 8 + 8);
+        // What the daemon opens once, a little later, may not have been there before: ten writers that leave something are more than that.
         within(PATIENCE, || match (daemon.fds(), daemon.mappings()) {
-            now if now == before => Ok(()),
+            now if now.0 <= before.0 + 1 && now.1 == before.1 => Ok(()),
             now => Err(format!("{now:?}, before {before:?}")),
         });
     }
