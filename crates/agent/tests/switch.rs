@@ -562,6 +562,8 @@ fn a_packet_of_a_controller_goes_through_the_tables() {
     let sent: Vec<_> = std::mem::take(&mut world.table.sent).into_iter().map(|(_, _, action)| action).collect();
     assert_eq!(sent, ["output:1", "output:0", "output:2"]);
     assert_eq!(world.switch.take_looked_at(), 3 * 4);
+    let twice = vec![output(number::TABLE), output(number::TABLE)];
+    assert_eq!(world.refused(&out(2, twice)), Some(error::action::TOO_MANY));
     // It is for packets only.
     assert_eq!(
         world.refused(&Message::FlowMod(flow(1, ip(), vec![output(number::TABLE)]))),

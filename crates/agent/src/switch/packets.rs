@@ -209,7 +209,7 @@ impl Switch {
         datapath.send(data, port, &actions).map_err(|_| action_refused::BAD_OUT_PORT)
     }
 
-    /// Actions between which a packet goes through the tables. What these do to it is not done for what comes behind.
+    /// Actions among which one is that the packet goes through the tables. What these do to it is not done for what comes behind.
     fn packet_to_tables(
         &mut self,
         data: &[u8],
@@ -217,29 +217,29 @@ impl Switch {
         actions: &[Action],
         datapath: &mut dyn Datapath,
     ) -> Result<(), Refusal> {
-        let parts: Vec<_> = actions.split(to_tables).collect();
-        let compiled = parts.iter().map(|part| compile::packet(part, Some(port), &self.world()));
-        let compiled = compiled.collect::<Result<Vec<_>, _>>()?;
-        if !compiled.iter().flatten().all(goes) {
+        let mut parts = actions.split(to_tables);
+        let (before, behind) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        // Each way through the tables looks at all entries: one packet has one.
+        if parts.next().is_some() {
+            return Err(action_refused::TOO_MANY);
+        }
+        let before = compile::packet(before, Some(port), &self.world())?;
+        let behind = compile::packet(behind, Some(port), &self.world())?;
+        if !before.iter().chain(&behind).all(goes) {
             return Err(action_refused::BAD_OUT_PORT);
         }
         let mut heard = Vec::new();
-        for through in 1..compiled.len() {
-            let mut buffer = through::buffer(data.len());
-            let mut traveller = Traveller::new(data, &mut buffer, port, datapath);
-            // What has been sent before is not sent again.
-            let done =
-                compiled[..through - 1].concat().into_iter().filter(|action| !millrace_flow::execute::emits(action));
-            if traveller.undergo(&done.collect::<Vec<_>>()) && traveller.undergo(&compiled[through - 1]) {
-                heard.extend(self.through_tables(&mut traveller));
-            }
+        let mut buffer = through::buffer(data.len());
+        let mut traveller = Traveller::new(data, &mut buffer, port, datapath);
+        if traveller.undergo(&before) {
+            heard = self.through_tables(&mut traveller);
         }
         let mut buffer = through::buffer(data.len());
         let mut traveller = Traveller::new(data, &mut buffer, port, datapath);
-        let (last, before) = compiled.split_last().ok_or(request::BAD_PACKET)?;
-        let done = before.concat().into_iter().filter(|action| !millrace_flow::execute::emits(action));
-        if traveller.undergo(&done.collect::<Vec<_>>()) {
-            traveller.undergo(last);
+        // What was sent before is not sent again.
+        let done: Vec<_> = before.into_iter().filter(|action| !millrace_flow::execute::emits(action)).collect();
+        if traveller.undergo(&done) {
+            traveller.undergo(&behind);
         }
         heard.into_iter().for_each(|(key, heard)| self.tell_packet(&key, heard));
         Ok(())
