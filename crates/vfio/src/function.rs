@@ -116,7 +116,8 @@ impl Function {
         while done < len {
             let at = self.registers.at + u64::from(address) + done as u64;
             match pread(&self.device, &mut to[done..len], at) {
-                Ok(0) | Err(Errno::INTR) => {}
+                Err(Errno::INTR) => {}
+                Ok(0) => return Err(VfioError::System { what: "reading a register", source: Errno::NODEV }),
                 Ok(some) => done += some,
                 Err(source) => return Err(VfioError::System { what: "reading a register", source }),
             }
@@ -134,7 +135,8 @@ impl Function {
         while done < len {
             let at = self.registers.at + u64::from(address) + done as u64;
             match pwrite(&self.device, &from[done..len], at) {
-                Ok(0) | Err(Errno::INTR) => {}
+                Err(Errno::INTR) => {}
+                Ok(0) => return Err(VfioError::System { what: "writing a register", source: Errno::NODEV }),
                 Ok(some) => done += some,
                 Err(source) => return Err(VfioError::System { what: "writing a register", source }),
             }
