@@ -29,6 +29,8 @@ pub struct Interfaces {
     switched_off: Vec<Pattern>,
     /// Numbers of XDP programs that a dead router has left, by interface. Linux tells late, or not at all, that another one has their place.
     left: BTreeMap<u32, u32>,
+    /// The same of programs that nobody has left, and when that was found.
+    strange: BTreeMap<u32, (u32, Instant)>,
 }
 
 /// An interface that was asked for.
@@ -55,7 +57,8 @@ pub fn claim_of(index: u32) -> String {
 impl Interfaces {
     /// Those that fit.
     pub fn new(wanted: Vec<Pattern>, place: Option<Place>) -> Self {
-        Self { wanted, place, known: BTreeMap::new(), switched_off: Vec::new(), left: BTreeMap::new() }
+        let (known, left, strange) = Default::default();
+        Self { wanted, place, known, switched_off: Vec::new(), left, strange }
     }
 
     /// Takes more of them.
@@ -132,7 +135,13 @@ impl Interfaces {
             let is_ours =
                 self.known.get(&link.index).is_some_and(|known| known.claim.is_some() || known.place.is_some());
             let is_known = self.left.get(&link.index) == Some(&link.xdp);
-            if is_ours || is_known || !is_nobodys(link.index, link.xdp, engine) || !engine.adopt(link.index, link.xdp) {
+            // Finding out whose a program is takes a look at all programs of the machine.
+            let strange = self.strange.get(&link.index).filter(|(program, _)| *program == link.xdp);
+            if is_ours || is_known || strange.is_some_and(|(_, found)| found.elapsed() < AGAIN) {
+                continue;
+            }
+            if !is_nobodys(link.index, link.xdp, engine) || !engine.adopt(link.index, link.xdp) {
+                self.strange.insert(link.index, (link.xdp, Instant::now()));
                 continue;
             }
             tracing::info!(
@@ -319,8 +328,9 @@ impl Known {
                 tracing::warn!("{}: {error}", self.name);
             }
         }
-        // Nobody tells when another router lets go of an interface, or is killed.
-        let failed = matches!(off, Off::ForeignXdp(_) | Off::OtherRouter(_)).then(Instant::now);
+        // Nobody tells when another router lets go of an interface, or is killed: however often this comes about, it is looked again then.
+        let failed = matches!(off, Off::ForeignXdp(_) | Off::OtherRouter(_))
+            .then(|| self.failed.filter(|failed| failed.elapsed() < AGAIN).unwrap_or_else(Instant::now));
         // The number of the program stays ours: Linux tells a little later that it is not there any more.
         (self.off, self.claim, self.failed) = (Some(off), None, failed);
     }
