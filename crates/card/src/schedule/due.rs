@@ -1,68 +1,55 @@
 //! When the rings of one class may send that wait for that: so that a ring of a lower class, whose turn comes first, leaves the wire to
 //! them.
 
+use crate::turns::{Armed, Item, Places, Queue};
+
 /// A ring that may send has its turn within so many ns, or has gone.
 const LONGEST_TURN: u64 = 20_000;
-/// Of a ring that waits for nothing.
-const NOTHING: u64 = u64::MAX;
 
 /// The rings of one class on one worker, by their places.
 pub(crate) struct Due {
-    until: Vec<u64>,
-    least: u64,
+    waiting: Queue,
+    places: Places,
 }
 
 impl Due {
     /// Nobody waits; with room for rings at so many places.
     pub fn new(places: usize) -> Self {
-        Self { until: vec![NOTHING; places], least: NOTHING }
+        let mut due = Self { waiting: Queue::default(), places: Places::default() };
+        due.grow(places);
+        due
     }
 
     /// There is room for rings at so many places from now on.
     pub fn grow(&mut self, places: usize) {
-        if self.until.len() < places {
-            self.until.resize(places, NOTHING);
+        if let Some(last) = places.checked_sub(1) {
+            self.places.make_room(Item::Ring(last as u32));
         }
     }
 
     /// The ring at this place waits until that time, in ns of the card's clock; 0: it does not wait.
     pub fn set(&mut self, at: usize, until: u64) {
-        let Some(place) = self.until.get_mut(at) else { return };
-        let until = if until == 0 { NOTHING } else { until };
-        let before = core::mem::replace(place, until);
-        if until <= self.least {
-            self.least = until;
-        } else if before == self.least {
-            self.least = self.least();
+        let item = Item::Ring(at as u32);
+        self.waiting.remove(item, &mut self.places);
+        if until > 0 && self.places.has_room(item) {
+            self.waiting.add(Armed { at: until, order: 0, item }, &mut self.places);
         }
     }
 
-    /// Whether a ring may send by now that has not had its turn yet.
+    /// Whether a ring may send by now that has not had its turn yet. Those that have had time enough have gone, or have nothing more.
     pub fn is_due(&mut self, now: u64) -> bool {
-        if self.least > now {
-            return false;
+        while let Some(first) = self.waiting.first().filter(|first| first.at <= now) {
+            if now - first.at < LONGEST_TURN {
+                return true;
+            }
+            self.waiting.take_first(&mut self.places);
         }
-        if now - self.least >= LONGEST_TURN {
-            self.forget(now);
-        }
-        self.least <= now
+        false
     }
 
     /// Whether nobody waits.
     pub fn is_empty(&self) -> bool {
-        self.least == NOTHING
-    }
-
-    /// Those that have had time enough have gone, or have nothing more.
-    #[cold]
-    fn forget(&mut self, now: u64) {
-        let has_gone = |until: &&mut u64| **until <= now && now - **until >= LONGEST_TURN;
-        self.until.iter_mut().filter(has_gone).for_each(|until| *until = NOTHING);
-        self.least = self.least();
-    }
-
-    fn least(&self) -> u64 {
-        self.until.iter().copied().min().unwrap_or(NOTHING)
+        self.waiting.is_empty()
     }
 }
 

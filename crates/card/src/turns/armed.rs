@@ -19,7 +19,7 @@ pub(crate) struct Armed {
 
 /// Where each ring is in the queue of its owner, by its [`key`]: what is said of one that is in none is out of date.
 #[derive(Default)]
-pub(super) struct Places(Vec<u32>);
+pub(crate) struct Places(Vec<u32>);
 
 impl Places {
     /// The item can be armed without an allocation here from now on.
@@ -27,6 +27,11 @@ impl Places {
         if let Some(key) = key(item) {
             self.0.resize(self.0.len().max(key as usize + 1), 0);
         }
+    }
+
+    /// Whether there is.
+    pub fn has_room(&self, item: Item) -> bool {
+        self.of(item).is_some()
     }
 
     fn of(&self, item: Item) -> Option<usize> {
@@ -42,7 +47,7 @@ impl Places {
 
 /// Those of one owner, as a heap: what is at a place comes before what is at twice that place and 1 or 2.
 #[derive(Default)]
-pub(super) struct Queue(Vec<Armed>);
+pub(crate) struct Queue(Vec<Armed>);
 
 impl Queue {
     #[inline(always)]

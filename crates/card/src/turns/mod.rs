@@ -29,11 +29,10 @@ mod tests;
 mod waiting;
 mod wheel;
 
-pub(crate) use armed::Armed;
+pub(crate) use armed::{Armed, Places, Queue};
 pub(crate) use cold::{ColdRing, Kick};
 pub(crate) use item::{Item, Look, Owner};
 
-use armed::Places;
 use cold::Cold;
 use group::Group;
 use millrace_flow::table::BURST;
