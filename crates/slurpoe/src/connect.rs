@@ -19,6 +19,8 @@
 //! All numbers are big-endian. An ask is repeated until it is answered; one that comes again is answered again.
 
 use millrace_rdma::number::{Psn, Qpn};
+use millrace_rdma::transport::{Attributes, State};
+use millrace_rdma::wire::Path;
 
 /// Bytes of a message.
 pub const LEN: usize = 40;
@@ -68,6 +70,31 @@ pub struct Message {
 }
 
 impl Message {
+    /// What the queue pair on this side is told when its other end has said this, one after the other: packets have at most `mtu` bytes of payload, and
+    /// begin with the number `psn`.
+    pub fn attributes(&self, path: Path, mtu: u16, psn: Psn) -> [Attributes; 2] {
+        let receive = Attributes {
+            path: Some(path),
+            path_mtu: Some(mtu.min(self.mtu)),
+            remote: Some(self.qpn),
+            receive_psn: Some(self.psn),
+            max_dest_rd_atomic: Some(16),
+            // 1.28 ms.
+            min_rnr_timer: Some(14),
+            ..Attributes::state(State::ReadyToReceive)
+        };
+        let send = Attributes {
+            send_psn: Some(psn),
+            // 67 ms, which the engine makes longer where the other end may have to wait for a core.
+            timeout: Some(14),
+            retry_count: Some(7),
+            rnr_retry: Some(7),
+            max_rd_atomic: Some(16),
+            ..Attributes::state(State::ReadyToSend)
+        };
+        [receive, send]
+    }
+
     /// As bytes of a datagram.
     pub fn write(&self) -> [u8; LEN] {
         let mut bytes = [0; LEN];

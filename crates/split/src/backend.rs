@@ -386,6 +386,7 @@ impl Backend {
         }
         self.guests.iter().for_each(|guest| guest.control.requests.awake());
     }
+
     /// Sleeps until something comes, also by the port.
     fn sleep_by_port(&mut self, most: Duration) {
         let now = self.now();

@@ -46,6 +46,22 @@ struct Far {
     is_ours: bool,
 }
 
+impl Far {
+    /// What is said about it to its other end, by an opening of the guest's endpoint.
+    fn message(&self, what: What, mtu: u16, opening: u64) -> Agreed {
+        Agreed {
+            what,
+            mtu,
+            opening,
+            receiver_opening: self.opening,
+            qpn: self.qpn,
+            psn: self.psn,
+            receiver_qpn: self.remote,
+            count: self.count,
+        }
+    }
+}
+
 /// A guest and an endpoint on the wire.
 type Ends = (Address, Address);
 
@@ -146,16 +162,7 @@ impl Backend {
     fn say(&mut self, from: Address, to: Address, what: What) {
         let opening = self.guest_of(from).map_or(0, |guest| guest.opening);
         let (Some(far), Some(port)) = (self.far.all.get(&(from, to)), &mut self.port) else { return };
-        let message = Agreed {
-            what,
-            mtu: port.mtu(),
-            opening,
-            receiver_opening: far.opening,
-            qpn: far.qpn,
-            psn: far.psn,
-            receiver_qpn: far.remote,
-            count: far.count,
-        };
+        let message = far.message(what, port.mtu(), opening);
         port.say(from, to, &message.write());
     }
 
@@ -316,27 +323,9 @@ impl Backend {
         let Some(far) = self.far.all.get_mut(&ends) else { return };
         (far.stage, far.opening) = (Stage::Ready, message.opening);
         (far.remote, far.remote_psn, far.remote_count) = (message.qpn, message.psn, message.count);
-        let receive = Attributes {
-            path: Some(path(ends.0, ends.1)),
-            path_mtu: Some(mtu.min(message.mtu)),
-            remote: Some(message.qpn),
-            receive_psn: Some(message.psn),
-            max_dest_rd_atomic: Some(16),
-            // 1.28 ms.
-            min_rnr_timer: Some(14),
-            ..Attributes::state(State::ReadyToReceive)
-        };
-        let send = Attributes {
-            send_psn: Some(far.psn),
-            // 67 ms, which the engine makes longer.
-            timeout: Some(14),
-            retry_count: Some(7),
-            rnr_retry: Some(7),
-            max_rd_atomic: Some(16),
-            ..Attributes::state(State::ReadyToSend)
-        };
+        let attributes = message.attributes(path(ends.0, ends.1), mtu, far.psn);
         let (qpn, granted) = (far.qpn, far.granted);
-        let told = [receive, send].iter().try_for_each(|told| self.service.modify_pair_as(number, qpn, told).map(drop));
+        let told = attributes.iter().try_for_each(|told| self.service.modify_pair_as(number, qpn, told).map(drop));
         if told.is_err() {
             return self.lose(ends, Errno::CONNREFUSED);
         }
@@ -383,16 +372,7 @@ impl Backend {
         for (own, other) in all {
             let (Some(far), Some(port)) = (self.far.all.remove(&(own, other)), &mut self.port) else { continue };
             if far.stage == Stage::Ready {
-                let message = Agreed {
-                    what: What::Over,
-                    mtu: port.mtu(),
-                    opening,
-                    receiver_opening: far.opening,
-                    qpn: far.qpn,
-                    psn: far.psn,
-                    receiver_qpn: far.remote,
-                    count: far.count,
-                };
+                let message = far.message(What::Over, port.mtu(), opening);
                 port.say(own, other, &message.write());
             }
         }

@@ -4,12 +4,9 @@
 use super::Switch;
 use super::datapath::{Datapath, FlowKey};
 use super::packets::Heard;
-use millrace_flow::execute::{Environment, Frame, HEADROOM, change, emits};
+use millrace_flow::execute::{Alone, Frame, HEADROOM, change, emits};
 use millrace_flow::field::{Field, Wide};
-use millrace_flow::rss::Group;
-use millrace_flow::{Action, Ingress, Key, quic};
-use millrace_packet::parse::MacAddress;
-use std::net::IpAddr;
+use millrace_flow::{Action, Ingress, Key};
 
 /// What is in no frame, and goes from table to table.
 const CARRIED: [Field; 5] = [Field::Reg0, Field::Reg1, Field::Reg2, Field::Reg3, Field::Metadata];
@@ -52,7 +49,9 @@ impl<'a> Traveller<'a> {
                     let _ = self.datapath.send(self.frame.bytes(), self.port, std::slice::from_ref(action));
                 }
                 action if emits(action) => {}
-                action if change(std::slice::from_ref(action), &mut self.frame, &mut Nobody).is_err() => return false,
+                action if change(std::slice::from_ref(action), &mut self.frame, &mut Alone::default()).is_err() => {
+                    return false;
+                }
                 _ => {}
             }
         }
@@ -98,39 +97,6 @@ impl Switch {
         let all = self.entries.iter().filter(|(entry, _)| meets(entry));
         let best = all.max_by_key(|(entry, what)| (entry.priority, std::cmp::Reverse(what.sequence)));
         best.map(|(entry, _)| *entry)
-    }
-}
-
-/// Meters do not count packets of controllers, and neighbours are the datapath's business.
-struct Nobody;
-
-impl Environment for Nobody {
-    fn group(&self, _: u32) -> Option<&Group> {
-        None
-    }
-
-    fn quic(&self, _: u32) -> Option<&quic::Group> {
-        None
-    }
-
-    fn now_ns(&self) -> u64 {
-        0
-    }
-
-    fn admit(&mut self, _: u32, _: usize) -> bool {
-        true
-    }
-
-    fn random(&mut self) -> u32 {
-        0
-    }
-
-    fn neighbour(&mut self, _: IpAddr) -> Option<MacAddress> {
-        None
-    }
-
-    fn own_mac(&mut self, _: IpAddr) -> Option<MacAddress> {
-        None
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) mod tests;
 mod vxlan;
 
 pub use emission::{Bytes, Emission, Emissions, Target};
-pub use environment::Environment;
+pub use environment::{Alone, Environment};
 pub use frame::{Frame, HEADROOM};
 
 use crate::action::{Action, Reason, VxlanPort};

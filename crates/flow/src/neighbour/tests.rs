@@ -1,5 +1,5 @@
 use super::*;
-use crate::execute::{Emissions, Environment, Frame, execute};
+use crate::execute::{Alone, Emissions, Frame, execute};
 use millrace_packet::parse::Layers;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use wire::{Concern, Heard};
@@ -15,46 +15,13 @@ fn pair(v6: bool) -> (IpAddr, IpAddr) {
     }
 }
 
-/// Nobody is known, and frames go on all the same.
-struct Waiting;
-
-impl Environment for Waiting {
-    fn group(&self, _: u32) -> Option<&crate::rss::Group> {
-        None
-    }
-    fn quic(&self, _: u32) -> Option<&crate::quic::Group> {
-        None
-    }
-    fn now_ns(&self) -> u64 {
-        0
-    }
-    fn admit(&mut self, _: u32, _: usize) -> bool {
-        true
-    }
-    fn random(&mut self) -> u32 {
-        0
-    }
-    fn neighbour(&mut self, _: IpAddr) -> Option<MacAddress> {
-        None
-    }
-    fn own_mac(&mut self, _: IpAddr) -> Option<MacAddress> {
-        None
-    }
-    fn waits(&mut self) -> bool {
-        true
-    }
-    fn is_waiting(&self) -> bool {
-        true
-    }
-}
-
 /// A frame in a tunnel whose MAC addresses are not known.
 fn tunnelled(v6: bool) -> Vec<u8> {
     let (src, dst) = pair(v6);
     let actions = [Action::EncapVxlan(Box::new(Vxlan::new(7, src, dst)))];
     let mut buffer = vec![5; 128 + 60];
     let mut frame = Frame::in_place(&mut buffer, 128, 60, crate::Ingress::default());
-    execute(&actions, &mut frame, &mut Waiting, &mut Emissions::new(4, 0)).unwrap();
+    execute(&actions, &mut frame, &mut Alone::default(), &mut Emissions::new(4, 0)).unwrap();
     frame.bytes().to_vec()
 }
 
@@ -288,7 +255,7 @@ fn only_what_comes_behind_the_tunnel_waits() {
     let mut frame = Frame::in_place(&mut buffer, 128, 60, crate::Ingress { port: 9, ..crate::Ingress::default() });
     let mut emissions = Emissions::new(4, 4096);
     let actions = [Action::Mirror(1), Action::Output(2), encap, Action::Output(3)];
-    execute(&actions, &mut frame, &mut Waiting, &mut emissions).unwrap();
+    execute(&actions, &mut frame, &mut Alone::default(), &mut emissions).unwrap();
     let waits: Vec<_> = emissions.list().iter().map(|emission| emission.waits).collect();
     assert_eq!(waits, [false, false, true]);
 }

@@ -291,25 +291,7 @@ impl Running {
     fn bring_up(&mut self, other: Address, message: &Message) {
         let path = self.path(other);
         let Some(peer) = self.peers.get_mut(&other) else { return };
-        let receive = Attributes {
-            path: Some(path),
-            path_mtu: Some(self.mtu.min(message.mtu)),
-            remote: Some(message.qpn),
-            receive_psn: Some(message.psn),
-            max_dest_rd_atomic: Some(16),
-            // 1.28 ms.
-            min_rnr_timer: Some(14),
-            ..Attributes::state(State::ReadyToReceive)
-        };
-        let send = Attributes {
-            send_psn: Some(peer.psn),
-            // 67 ms, which MIN_TIMEOUT makes longer.
-            timeout: Some(14),
-            retry_count: Some(7),
-            rnr_retry: Some(7),
-            max_rd_atomic: Some(16),
-            ..Attributes::state(State::ReadyToSend)
-        };
+        let [receive, send] = message.attributes(path, self.mtu, peer.psn);
         let qpn = peer.qpn;
         (peer.stage, peer.opening) = (Stage::Ready, message.opening);
         (peer.remote, peer.remote_count, peer.remote_psn) = (message.qpn, message.count, message.psn);

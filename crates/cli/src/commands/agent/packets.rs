@@ -1,12 +1,10 @@
 //! Packets from controllers: what actions make of them goes out of TX queues of the ports.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 
 use millrace::{Device, Error, Laggard, Mode, Sharing, TxQueue};
-use millrace_flow::execute::{Emissions, Environment, Frame, HEADROOM, Target, execute};
-use millrace_flow::{Action, Ingress, quic, rss::Group};
-use millrace_packet::parse::MacAddress;
+use millrace_flow::execute::{Alone, Emissions, Frame, HEADROOM, Target, execute};
+use millrace_flow::{Action, Ingress};
 
 /// Longest packet of a controller: it came in a message of 64 KiB.
 const LONGEST: usize = 64 << 10;
@@ -35,8 +33,9 @@ impl Sender {
         let ingress = Ingress { port, ..Ingress::default() };
         let mut frame = Frame::new(frame, &mut buffer, ingress);
         let mut out = Emissions::new(MOST, MOST * LONGEST / 8);
-        // An action that ends the way of the frame leaves what was emitted before.
-        let _ = execute(actions, &mut frame, &mut Nothing::default(), &mut out);
+        // Packets of controllers meet no meters and groups; into tunnels the card sends them. An action that ends the way of the frame leaves what was
+        // emitted before.
+        let _ = execute(actions, &mut frame, &mut Alone::default(), &mut out);
         let mut sent = 0;
         for emission in out.list() {
             if let Target::Port(to) = emission.target {
@@ -95,53 +94,4 @@ fn open(device: &Device, ports: u32, port: u32) -> Result<TxQueue, Error> {
         }
     }
     Err(failed)
-}
-
-/// Packets of controllers meet no meters and groups; those that go into tunnels have the card fill in addresses.
-#[derive(Default)]
-struct Nothing {
-    waits: bool,
-}
-
-impl Environment for Nothing {
-    fn group(&self, _: u32) -> Option<&Group> {
-        None
-    }
-
-    fn quic(&self, _: u32) -> Option<&quic::Group> {
-        None
-    }
-
-    fn now_ns(&self) -> u64 {
-        0
-    }
-
-    fn admit(&mut self, _: u32, _: usize) -> bool {
-        true
-    }
-
-    fn random(&mut self) -> u32 {
-        u32::MAX
-    }
-
-    fn neighbour(&mut self, _: IpAddr) -> Option<MacAddress> {
-        None
-    }
-
-    fn own_mac(&mut self, _: IpAddr) -> Option<MacAddress> {
-        None
-    }
-
-    fn waits(&mut self) -> bool {
-        self.waits = true;
-        true
-    }
-
-    fn is_waiting(&self) -> bool {
-        self.waits
-    }
-
-    fn stop_waiting(&mut self) {
-        self.waits = false;
-    }
 }
