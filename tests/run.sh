@@ -139,7 +139,8 @@ run alone=1
 run again=1
 for name in "${alone_only[@]}"; do
     echo
-    echo "passed only when it ran once more: $name; this is how it failed:"
+    why=$(grep -m 1 '^failed: ' "$outputs/$name.first" || tail -n 1 "$outputs/$name.first")
+    echo "passed only when it ran once more: $name; it failed like this: ${why:0:400}"
     tail -n 40 "$outputs/$name.first" | sed 's/^/    /'
 done
 for name in "${failures[@]}"; do

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Connections by addresses over a wire that loses one frame in ten: all are made and ended, and programs do their work. Then one of the two
 # ends is killed at any moment, again and again: the other one goes on, and whoever comes next is connected.
+# alone: its programs poll, and give up when the other end has no core for seconds
 . "$(dirname "$0")/../lib.sh"
 . "$tests/verbs.sh"
 needs python3 rping ucmatose rdma_server rdma_client

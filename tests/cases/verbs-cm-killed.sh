@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The card is killed under programs that use librdmacm: whoever sleeps is woken, every identifier is told (RDMA_CM_EVENT_DEVICE_REMOVAL), calls
 # fail, and new identifiers use the next card. With the engine in the card and in the library.
+# alone: its programs poll, and kills are about how soon
 . "$(dirname "$0")/../lib.sh"
 . "$tests/verbs.sh"
 needs rping python3
