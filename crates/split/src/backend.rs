@@ -6,7 +6,7 @@
 use crate::Address;
 use crate::guest::{Guest, GuestCounts, Rights, right_for};
 use crate::meeting::Link;
-use crate::message::{Message, Request};
+use crate::message::Request;
 use crate::outside::FarLinks;
 use crate::port::{Doze, Outside, Port, PortCounts};
 use crate::transport::{Arrived, Door, Event};
@@ -257,8 +257,7 @@ impl Backend {
             },
         };
         let guest = &mut self.guests[at];
-        guest.refused += u64::from(done.is_err());
-        guest.is_over |= !guest.send(&Message::Answer(done));
+        guest.is_over |= !guest.send_answer(done);
     }
 
     /// Bells are rung, and who is over is removed.

@@ -24,6 +24,11 @@ const SPINS: u32 = 1000;
 const AT_ONCE: u32 = 1 << 20;
 /// What is kept of what other programs tell, until this one takes it.
 const MOST_KEPT: usize = 256;
+/// What the backend has told that is heard at a look.
+const HEARD: usize = 16;
+/// Queue pairs of connections that others have ended, and that the backend was not asked to destroy yet. With so many no more is heard: others cannot have
+/// an endpoint that reads on and on.
+const MOST_DEAD: usize = 64;
 /// How long a connection is asked for before it is asked for again.
 const AGAIN: Duration = Duration::from_millis(20);
 
@@ -75,7 +80,7 @@ impl Transfer {
         Self { local, to: Far::Read(Key::new(key), offset) }
     }
 
-    /// The bytes of `local`, 1 MiB at most, into the first buffer that the other end has posted.
+    /// The bytes of `local`, 1 MiB at most ([`Error::Message`]), into the first buffer that the other end has posted.
     pub fn send(local: Part) -> Self {
         Self { local, to: Far::Send }
     }
@@ -88,11 +93,15 @@ impl Transfer {
         }
     }
 
+    /// How many requests of the engine it is.
+    fn count(&self) -> usize {
+        self.local.len.div_ceil(AT_ONCE).max(1) as usize
+    }
+
     /// As requests of the engine.
     fn requests(&self) -> impl Iterator<Item = (Operation, Piece)> {
         let Self { local: Part { key, offset, len }, to } = *self;
-        let count = len.div_ceil(AT_ONCE).max(1);
-        (0..count).map(move |number| {
+        (0..self.count() as u32).map(move |number| {
             let at = u64::from(number) * u64::from(AT_ONCE);
             let piece = Piece { address: offset + at, len: (len - number * AT_ONCE).min(AT_ONCE), lkey: key };
             let operation = match to {
@@ -120,14 +129,20 @@ struct Peer {
     qpn: Qpn,
     /// Chains and buffers that have not ended.
     open: usize,
+    /// Tokens of buffers that have not ended, in their order.
+    buffers: VecDeque<u64>,
     is_over: bool,
 }
 
 struct Inner {
     frontend: Frontend,
     queue: u32,
+    /// Completions that it has room for.
+    room: u32,
     peers: HashMap<Address, Peer>,
     others: HashMap<Qpn, Address>,
+    /// Queue pairs that the backend is to destroy.
+    dead: VecDeque<Qpn>,
     chains: HashMap<u32, Chain>,
     next: u32,
     /// The next completion makes an event: asked for, and not come yet.
@@ -202,8 +217,10 @@ impl Endpoint {
         let inner = Inner {
             frontend,
             queue,
+            room,
             peers: HashMap::new(),
             others: HashMap::new(),
+            dead: VecDeque::new(),
             chains: HashMap::new(),
             next: 0,
             is_armed: false,
@@ -239,7 +256,8 @@ impl Endpoint {
         }
     }
 
-    /// Makes a connection, unless there is one. Asks again for as long as `patience` while there is no such endpoint.
+    /// Makes a connection, unless there is one. Asks again for as long as `patience` while there is no such endpoint, it does not read what it is told, or this
+    /// one has connected too often.
     ///
     /// # Errors
     /// [`Error::NoEndpoint`]; [`Error::Refused`]; [`Error`].
@@ -248,7 +266,7 @@ impl Endpoint {
         loop {
             let done = lock(&self.inner).connect(other);
             match done {
-                Err(Error::NoEndpoint(_)) if Instant::now() < until => std::thread::sleep(AGAIN),
+                Err(error) if is_for_now(&error) && Instant::now() < until => std::thread::sleep(AGAIN),
                 done => return done,
             }
         }
@@ -261,6 +279,7 @@ impl Endpoint {
     pub fn disconnect(&self, other: Address) -> Result<(), Error> {
         let mut inner = lock(&self.inner);
         inner.frontend.ask(&Request::Disconnect(other))?;
+        inner.hear_of(other);
         inner.forget(other);
         Ok(())
     }
@@ -268,7 +287,7 @@ impl Endpoint {
     /// Posts transfers to another end, with one doorbell. One completion tells the end of all of them, or of the first that failed.
     ///
     /// # Errors
-    /// [`Error::NotConnected`], [`Error::Full`]: nothing was posted.
+    /// [`Error::NotConnected`], [`Error::Full`], [`Error::Message`]: nothing was posted.
     pub fn post(&self, other: Address, transfers: &[Transfer], token: u64) -> Result<(), Error> {
         lock(&self.inner).post(other, transfers, token)
     }
@@ -289,7 +308,10 @@ impl Endpoint {
         if posted.map_err(|full| full_of(full, other))? {
             inner.frontend.ring();
         }
-        inner.peers.entry(other).and_modify(|peer| peer.open += 1);
+        inner.peers.entry(other).and_modify(|peer| {
+            peer.open += 1;
+            peer.buffers.push_back(token);
+        });
         Ok(())
     }
 
@@ -360,6 +382,16 @@ fn missing(error: Error, other: Address) -> Error {
     }
 }
 
+/// Whether the same may be answered otherwise soon.
+fn is_for_now(error: &Error) -> bool {
+    const SOON: [i32; 2] = [Errno::AGAIN.raw_os_error(), Errno::ALREADY.raw_os_error()];
+    match error {
+        Error::NoEndpoint(_) => true,
+        Error::Refused { errno, .. } => SOON.contains(errno),
+        _ => false,
+    }
+}
+
 fn full_of(full: Full, other: Address) -> Error {
     match full {
         Full::Queue | Full::Long => Error::Full,
@@ -373,66 +405,128 @@ impl Inner {
         if self.peers.get(&other).is_some_and(|peer| !peer.is_over) {
             return Ok(());
         }
-        let answer = self.frontend.ask(&Request::Connect(other)).map_err(|error| missing(error, other))?;
+        let answer = match self.frontend.ask(&Request::Connect(other)) {
+            Err(Error::Refused { errno, .. }) if errno == Errno::ALREADY.raw_os_error() => {
+                return self.met(other, errno);
+            }
+            answer => answer.map_err(|error| missing(error, other))?,
+        };
         let (qpn, granted) = read_pair(&answer).ok_or(Error::Version)?;
+        self.hear_of(other);
         self.add(other, qpn, &granted);
         Ok(())
+    }
+
+    /// They are connected already: the other one has asked for it, which was told before.
+    fn met(&mut self, other: Address, errno: i32) -> Result<(), Error> {
+        self.hear_of(other);
+        let is_there = self.peers.get(&other).is_some_and(|peer| !peer.is_over);
+        if is_there { Ok(()) } else { Err(Error::Refused { what: Request::Connect(other).what(), errno }) }
     }
 
     fn add(&mut self, other: Address, qpn: Qpn, granted: &Capabilities) {
         self.forget(other);
         self.frontend.program.add_pair(qpn, granted, false);
-        self.peers.insert(other, Peer { qpn, open: 0, is_over: false });
+        self.peers.insert(other, Peer { qpn, open: 0, buffers: VecDeque::new(), is_over: false });
         self.others.insert(qpn, other);
     }
 
-    /// A connection that is over: what has not ended ends now.
+    /// A connection that is over: what has not ended ends now, and what has ended is told as it has.
     fn forget(&mut self, other: Address) {
+        if !self.peers.contains_key(&other) {
+            return;
+        }
+        self.take_ended();
         let Some(peer) = self.peers.remove(&other) else { return };
         self.others.remove(&peer.qpn);
         self.frontend.program.remove_pair(peer.qpn);
         if peer.is_over {
-            // The backend has it still. If it has not, there is nothing to be done.
-            let _ = self.frontend.engine(wire::Request::DestroyPair(peer.qpn));
+            // The backend has it still.
+            self.dead.push_back(peer.qpn);
+        }
+        let failed = Some(Failed::Flushed);
+        for token in peer.buffers {
+            self.ended.push_back(Completion { token, kind: Kind::Receive, failed, index: 0, other, len: 0 });
         }
         let (gone, left) = core::mem::take(&mut self.chains).into_iter().partition(|(_, chain)| chain.other == other);
         self.chains = left;
         let gone: HashMap<u32, Chain> = gone;
         for chain in gone.into_values() {
             let (kind, _, index) = chain.requests.last().copied().unwrap_or_default();
-            let failed = Some(Failed::Flushed);
             self.ended.push_back(Completion { token: chain.token, kind, failed, index, other, len: 0 });
         }
     }
 
-    /// Takes what the backend has told.
-    fn listen(&mut self) -> Result<(), Error> {
-        while let Some(told) = self.frontend.take_told()? {
-            match told {
-                Message::Connected(other, qpn, granted) => self.add(other, qpn, &granted),
-                Message::Over(other) => {
-                    if let Some(peer) = self.peers.get_mut(&other) {
-                        peer.is_over = true;
-                    }
-                }
-                // Others say as much as they like.
-                Message::Told(..) if self.told.len() >= MOST_KEPT => self.told_dropped += 1,
-                Message::Told(from, bytes) => self.told.push_back(Told { from, bytes }),
-                Message::Answer(_) => {}
+    /// Takes what stands in the completion queue, for later.
+    fn take_ended(&mut self) {
+        for _ in 0..self.room {
+            let mut found = [Ended::default()];
+            // What is no completion is found by the next poll as well.
+            if self.frontend.program.poll(self.queue, &mut found).unwrap_or(0) == 0 {
+                return;
             }
+            let ended = self.end(&found[0]);
+            self.ended.extend(ended);
+        }
+    }
+
+    /// Takes some of what the backend has told: others decide how much that is.
+    fn listen(&mut self) -> Result<(), Error> {
+        for _ in 0..HEARD {
+            if self.dead.len() >= MOST_DEAD {
+                break;
+            }
+            let Some(told) = self.frontend.take_told()? else { break };
+            self.take_told(told);
         }
         let is_done = |peer: &Peer| peer.is_over && peer.open == 0;
         while let Some(other) = self.peers.iter().find(|(_, peer)| is_done(peer)).map(|(other, _)| *other) {
             self.forget(other);
         }
+        if let Some(qpn) = self.dead.front()
+            && self.frontend.send_unawaited(&Request::Engine(wire::Request::DestroyPair(*qpn)))?
+        {
+            self.dead.pop_front();
+        }
         Ok(())
+    }
+
+    fn take_told(&mut self, told: Message) {
+        match told {
+            Message::Connected(other, qpn, granted) => self.add(other, qpn, &granted),
+            Message::Over(other) => {
+                if let Some(peer) = self.peers.get_mut(&other) {
+                    peer.is_over = true;
+                }
+            }
+            // Others say as much as they like.
+            Message::Told(..) if self.told.len() >= MOST_KEPT => self.told_dropped += 1,
+            Message::Told(from, bytes) => self.told.push_back(Told { from, bytes }),
+            Message::Answer(..) => {}
+        }
+    }
+
+    /// Takes all that the backend has told of connections with that one, before it gave its last answer.
+    fn hear_of(&mut self, other: Address) {
+        for told in self.frontend.take_told_of(other) {
+            self.take_told(told);
+        }
     }
 
     fn post(&mut self, other: Address, transfers: &[Transfer], token: u64) -> Result<(), Error> {
         self.listen()?;
         let peer = self.peers.get(&other).filter(|peer| !peer.is_over).ok_or(Error::NotConnected(other))?;
         let qpn = peer.qpn;
-        let requests: Vec<_> = (0..)
+        let too_long = transfers.iter().find(|transfer| transfer.to == Far::Send && transfer.local.len > AT_ONCE);
+        if let Some(transfer) = too_long {
+            return Err(Error::Message(transfer.local.len));
+        }
+        let count = transfers.iter().map(Transfer::count).fold(0_usize, usize::saturating_add);
+        if !(1..1 << REQUEST_BITS).contains(&count) {
+            return Err(Error::Full);
+        }
+        // There are no more transfers than requests: each has an index.
+        let requests: Vec<_> = (0..=u16::MAX)
             .zip(transfers)
             .flat_map(|(index, transfer)| {
                 let (kind, len) = (transfer.kind(), transfer.local.len);
@@ -445,9 +539,6 @@ impl Inner {
             let flags = Flags { signaled: last, ..Flags::default() };
             (u64::from(id) << REQUEST_BITS | number as u64, *operation, [*piece], flags)
         };
-        if requests.is_empty() || requests.len() >= 1 << REQUEST_BITS {
-            return Err(Error::Full);
-        }
         if !self.frontend.program.has_room(qpn, requests.len()) {
             return Err(Error::Full);
         }
@@ -500,8 +591,14 @@ impl Inner {
         let other = self.others.get(&found.qpn).copied()?;
         let failed = Failed::of(found.status);
         if found.id & BUFFER != 0 {
-            self.peers.entry(other).and_modify(|peer| peer.open = peer.open.saturating_sub(1));
             let (token, kind) = (found.id & !BUFFER, Kind::Receive);
+            self.peers.entry(other).and_modify(|peer| {
+                peer.open = peer.open.saturating_sub(1);
+                // They end in their order: it is the first.
+                if let Some(at) = peer.buffers.iter().position(|buffer| *buffer == token) {
+                    peer.buffers.remove(at);
+                }
+            });
             return Some(Completion { token, kind, failed, len: found.len, index: 0, other });
         }
         // Of those behind one that failed nothing is left to be told.

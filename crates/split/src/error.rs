@@ -67,6 +67,9 @@ pub enum Error {
         /// Bytes of the region.
         region: u64,
     },
+    /// A message that no buffer takes.
+    #[error("a message of {0} bytes is too long: 1 MiB at most; write into memory of the other end instead")]
+    Message(u32),
     /// Too much to be told at once.
     #[error("{0} bytes are too many to be told: 200 at most")]
     Told(usize),

@@ -4,7 +4,7 @@ use crate::guest::{GuestCounts, pages_of, right_for};
 use crate::message::{MOST_REFERENCES, Message, Request, Welcome};
 use crate::page::GuestSide;
 use crate::transport::{Counts, Granted, Grants};
-use crate::{Error, ivshmem, xen};
+use crate::{Address, Error, ivshmem, xen};
 use millrace_dma::{Iova, Window};
 use millrace_rdma::served::{Program, SHARED_LEN};
 use millrace_ring::lines::MOST_WORDS;
@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 const ANSWER: Duration = Duration::from_secs(10);
 /// Looks for an answer before this side sleeps.
 const SPINS: u32 = 200;
+/// Messages that are read at a look.
+const READ: usize = 64;
 /// What is kept of what others tell while this side waits for an answer. What the backend itself says comes besides: it says no more than
 /// there are queue pairs.
 const MOST_TOLD: usize = 256;
@@ -31,6 +33,8 @@ pub struct Status {
     pub backend: GuestCounts,
     /// What other programs have told and this one has not taken, beyond what is kept of it.
     pub told_dropped: u64,
+    /// Answers that came when nobody waited for them any more.
+    pub late_answers: u64,
 }
 
 /// A connection with a backend, and the rings of a program.
@@ -40,6 +44,8 @@ pub struct Frontend {
     /// Held as long as the backend may use it.
     _page: Granted,
     shares: HashMap<u64, Granted>,
+    /// Memory that the backend may have mapped without an answer that says so: it is not used again.
+    unsure: Vec<Granted>,
     /// The rings of work, completions and events.
     pub(crate) program: Program,
     welcome: Welcome,
@@ -47,6 +53,13 @@ pub struct Frontend {
     told_dropped: u64,
     words: Box<[u64; MOST_WORDS]>,
     was_served: bool,
+    /// How long an answer may take.
+    patience: Duration,
+    /// Of the last request.
+    number: u64,
+    /// Of the request that was sent without waiting for its answer, until that comes.
+    unawaited: Option<u64>,
+    late_answers: u64,
 }
 
 impl Frontend {
@@ -81,12 +94,17 @@ impl Frontend {
             control,
             _page: page,
             shares: HashMap::new(),
+            unsure: Vec::new(),
             program: Program::new(rings.window())?,
             welcome: Welcome { address: Default::default(), mac: Default::default(), pages: 0 },
             told: VecDeque::new(),
             told_dropped: 0,
             words: Box::new([0; MOST_WORDS]),
             was_served: false,
+            patience: ANSWER,
+            number: 0,
+            unawaited: None,
+            late_answers: 0,
         };
         let welcome = frontend.ask(&Request::Hello)?;
         frontend.welcome = Welcome::read(&welcome).ok_or(Error::Version)?;
@@ -106,19 +124,47 @@ impl Frontend {
     /// # Errors
     /// [`Error::Refused`], [`Error::Right`], [`Error::Gone`], [`Error::Silent`], [`Error::Version`].
     pub fn ask(&mut self, request: &Request) -> Result<Vec<u64>, Error> {
-        let until = Instant::now() + ANSWER;
-        if !self.control.requests.send(&request.write()) {
-            // One at a time: it has not even read the one before.
+        let until = Instant::now() + self.patience;
+        // When that is answered it has been read, and there is room for this one.
+        if let Some(before) = self.unawaited {
+            let _ = self.answer_to(before, until)?;
+        }
+        let number = self.send(request)?;
+        self.answer_to(number, until)?.map_err(|errno| refusal(request, errno))
+    }
+
+    /// Sends a request whose answer says nothing that this side needs, unless one such is on its way. Whether it was sent.
+    pub(crate) fn send_unawaited(&mut self, request: &Request) -> Result<bool, Error> {
+        if self.unawaited.is_some() {
+            self.hear(None)?;
+        }
+        if self.unawaited.is_some() {
+            return Ok(false);
+        }
+        self.unawaited = Some(self.send(request)?);
+        Ok(true)
+    }
+
+    /// Sends a request: its number.
+    fn send(&mut self, request: &Request) -> Result<u64, Error> {
+        let number = self.number.wrapping_add(1);
+        if !self.control.requests.send(&request.write(number)) {
+            // It has not even read those before.
             return Err(Error::Silent);
         }
+        self.number = number;
         if self.control.requests.must_wake() {
             self.grants.ring();
         }
+        Ok(number)
+    }
+
+    /// Waits for the answer to the request with that number.
+    fn answer_to(&mut self, number: u64, until: Instant) -> Result<Result<Vec<u64>, i32>, Error> {
         loop {
             for _ in 0..SPINS {
-                match self.hear()? {
-                    Some(Ok(words)) => return Ok(words),
-                    Some(Err(errno)) => return Err(refusal(request, errno)),
+                match self.hear(Some(number))? {
+                    Some(answer) => return Ok(answer),
                     None => std::hint::spin_loop(),
                 }
             }
@@ -143,18 +189,25 @@ impl Frontend {
         Ok(())
     }
 
-    /// Reads what the backend has sent: up to an answer, if there is one.
-    fn hear(&mut self) -> Result<Option<Result<Vec<u64>, i32>>, Error> {
-        loop {
+    /// Reads what the backend has sent: up to the answer that is wanted, if there is one.
+    fn hear(&mut self, wanted: Option<u64>) -> Result<Option<Result<Vec<u64>, i32>>, Error> {
+        for _ in 0..READ {
             let taken = self.control.answers.take(&mut self.words).map_err(|_| Error::Version)?;
             let Some(len) = taken else { return Ok(None) };
             self.control.answers.give_back();
             match Message::read(&self.words[..len]).ok_or(Error::Version)? {
-                Message::Answer(answer) => return Ok(Some(answer)),
+                Message::Answer(number, answer) => {
+                    let was_unawaited = self.unawaited.take_if(|unawaited| *unawaited == number).is_some();
+                    if wanted == Some(number) {
+                        return Ok(Some(answer));
+                    }
+                    self.late_answers += u64::from(!was_unawaited);
+                }
                 Message::Told(..) if self.told.len() >= MOST_TOLD => self.told_dropped += 1,
                 told => self.told.push_back(told),
             }
         }
+        Ok(None)
     }
 
     /// What the backend has told unasked.
@@ -163,10 +216,20 @@ impl Frontend {
     /// [`Error::Version`]: it writes nonsense.
     pub fn take_told(&mut self) -> Result<Option<Message>, Error> {
         if self.told.is_empty() && self.control.answers.has_more() {
-            // An answer that nobody waits for any more is none.
-            self.hear()?;
+            self.hear(None)?;
         }
         Ok(self.told.pop_front())
+    }
+
+    /// What the backend has told of connections with that endpoint, and was not taken yet.
+    pub(crate) fn take_told_of(&mut self, other: Address) -> Vec<Message> {
+        let is_of = |message: &Message| match message {
+            Message::Connected(of, ..) | Message::Over(of) => *of == other,
+            Message::Answer(..) | Message::Told(..) => false,
+        };
+        let (of, left): (Vec<_>, Vec<_>) = core::mem::take(&mut self.told).into_iter().partition(is_of);
+        self.told = left.into();
+        of
     }
 
     /// Says that it wants to be woken when something is told. Whether nothing has come meanwhile.
@@ -198,16 +261,21 @@ impl Frontend {
                 Ok((at, window))
             }
             Err(error) => {
-                self.grants.end(granted);
+                // Who does not answer in time may do it all the same.
+                match error {
+                    Error::Silent | Error::Version => self.unsure.push(granted),
+                    _ => self.grants.end(granted),
+                }
                 Err(error)
             }
         }
     }
 
     fn tell_pages(&mut self, pages: u32, granted: &Granted) -> Result<Iova, Error> {
-        let mut at = 0;
+        let (mut at, mut first) = (0, 0);
         for references in granted.references.chunks(MOST_REFERENCES) {
-            let answer = self.ask(&Request::Grant { pages, references: references.to_vec() })?;
+            let answer = self.ask(&Request::Grant { pages, first, references: references.to_vec() })?;
+            first += references.len() as u32;
             let &[_, begins] = &answer[..] else { return Err(Error::Version) };
             at = begins;
         }
@@ -240,7 +308,8 @@ impl Frontend {
     /// [`Error`].
     pub fn status(&mut self) -> Result<Status, Error> {
         let backend = GuestCounts::read(&self.ask(&Request::Count)?).ok_or(Error::Version)?;
-        Ok(Status { frontend: self.grants.counts(), backend, told_dropped: self.told_dropped })
+        let (told_dropped, late_answers) = (self.told_dropped, self.late_answers);
+        Ok(Status { frontend: self.grants.counts(), backend, told_dropped, late_answers })
     }
 
     /// What the transport took at this side.
@@ -253,5 +322,117 @@ fn refusal(request: &Request, errno: i32) -> Error {
     match right_for(request) {
         Some(right) if errno == Errno::PERM.raw_os_error() => Error::Right(right),
         _ => Error::Refused { what: request.what(), errno },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PAGE;
+    use crate::page::BackendSide;
+    use millrace_dma::Region;
+
+    /// Memory of this process; nobody has to be woken.
+    struct Here(u32);
+
+    impl Grants for Here {
+        fn grant(&mut self, pages: u32) -> Result<Granted, Error> {
+            let window = Region::heap(pages as usize * PAGE).window().clone();
+            self.0 += pages;
+            Ok(Granted { window, references: (self.0 - pages..self.0).collect(), place: 0 })
+        }
+
+        fn end(&mut self, _: Granted) {}
+
+        fn ring(&mut self) {}
+
+        fn wait(&mut self, _: Duration) -> Result<(), Error> {
+            std::thread::yield_now();
+            Ok(())
+        }
+
+        fn counts(&self) -> Counts {
+            Counts::default()
+        }
+    }
+
+    /// A backend that answers what it is told to.
+    struct Backend {
+        side: BackendSide,
+        words: Box<[u64; MOST_WORDS]>,
+    }
+
+    impl Backend {
+        fn next(&mut self) -> (u64, Request) {
+            let end = Instant::now() + Duration::from_secs(60);
+            while Instant::now() < end {
+                if let Some(len) = self.side.requests.take(&mut self.words).unwrap() {
+                    self.side.requests.give_back();
+                    return Request::read(&self.words[..len]).unwrap();
+                }
+                std::thread::yield_now();
+            }
+            panic!("nothing is asked for");
+        }
+
+        fn say(&mut self, message: &Message) {
+            assert!(self.side.answers.send(&message.write()));
+        }
+    }
+
+    /// The two, of which the backend has answered what comes first.
+    fn meet() -> (Frontend, Backend) {
+        let mut grants = Here(0);
+        let page = grants.grant(1).unwrap();
+        let control = GuestSide::new(&page.window).unwrap();
+        let mut backend = Backend { side: BackendSide::new(&page.window).unwrap(), words: Box::new([0; MOST_WORDS]) };
+        let thread = std::thread::spawn(move || {
+            let welcome = Welcome { address: Address([2; 6]), mac: Address([2; 6]), pages: 9 }.write();
+            for words in [welcome, vec![0, 4096], vec![]] {
+                let (number, _) = backend.next();
+                backend.say(&Message::Answer(number, Ok(words)));
+            }
+            backend
+        });
+        (Frontend::new(Box::new(grants), page, control).unwrap(), thread.join().unwrap())
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_is_nobody_elses() {
+        let (mut frontend, mut backend) = meet();
+        frontend.patience = Duration::from_millis(5);
+        assert!(matches!(frontend.ask(&Request::Release(Iova::new(1))), Err(Error::Silent)));
+        assert!(matches!(frontend.share(PAGE), Err(Error::Silent)));
+        assert_eq!(frontend.unsure.len(), 1, "the backend may map it yet");
+        frontend.patience = ANSWER;
+        let thread = std::thread::spawn(move || {
+            let late = [backend.next(), backend.next()].map(|(number, _)| number);
+            late.into_iter().for_each(|number| backend.say(&Message::Answer(number, Ok(vec![1, 2]))));
+            let (number, request) = backend.next();
+            assert_eq!(request, Request::Release(Iova::new(2)));
+            backend.say(&Message::Answer(number, Ok(vec![7])));
+        });
+        assert_eq!(frontend.ask(&Request::Release(Iova::new(2))).unwrap(), [7]);
+        assert_eq!(frontend.late_answers, 2);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_asked_one_at_a_time() {
+        let (mut frontend, mut backend) = meet();
+        let release = Request::Release(Iova::new(1));
+        assert!(frontend.send_unawaited(&release).unwrap());
+        assert!(!frontend.send_unawaited(&release).unwrap());
+        let (number, _) = backend.next();
+        backend.say(&Message::Answer(number, Err(16)));
+        assert!(frontend.send_unawaited(&release).unwrap());
+        let thread = std::thread::spawn(move || {
+            for word in [1, 2] {
+                let (number, _) = backend.next();
+                backend.say(&Message::Answer(number, Ok(vec![word])));
+            }
+        });
+        assert_eq!((frontend.ask(&Request::Join(Iova::new(1))).unwrap(), frontend.late_answers), (vec![2], 0));
+        thread.join().unwrap();
     }
 }

@@ -1,5 +1,6 @@
 //! A program in a guest, as the backend sees it: its control page, its memory, and what it has in the engine.
 
+use crate::meeting::Allowance;
 use crate::message::{Message, Request, Welcome};
 use crate::page::BackendSide;
 use crate::port::{Port, PortCounts};
@@ -163,6 +164,11 @@ pub(crate) struct Guest {
     pub open: Option<Init>,
     /// Which opening of its endpoint this is, for endpoints on the wire: a random number.
     pub opening: u64,
+    /// How often it may connect with others, and others on the wire with it.
+    pub connects: Allowance,
+    pub asked: Allowance,
+    /// The number of the request that is being answered.
+    pub request: u64,
     /// The endpoint on the wire that is asked for a connection with it, for which it waits.
     pub asks: Option<Address>,
     /// A request that waits until what was posted before it is taken, up to that position.
@@ -205,6 +211,9 @@ impl Guest {
             number: None,
             open: None,
             opening,
+            connects: Allowance::default(),
+            asked: Allowance::default(),
+            request: 0,
             asks: None,
             waiting: None,
             requests: 0,
@@ -232,7 +241,15 @@ impl Guest {
         let Some(len) = self.control.requests.take(&mut self.words)? else { return Ok(None) };
         self.control.requests.give_back();
         self.requests += 1;
-        Request::read(&self.words[..len]).map(Some).ok_or(Malformed)
+        let (number, request) = Request::read(&self.words[..len]).ok_or(Malformed)?;
+        self.request = number;
+        Ok(Some(request))
+    }
+
+    /// Answers the request that was taken last. Whether there was room for it, now or soon.
+    pub fn send_answer(&mut self, done: Result<Vec<u64>, i32>) -> bool {
+        self.refused += u64::from(done.is_err());
+        self.send(&Message::Answer(self.request, done))
     }
 
     /// Sends an answer, or tells something. Whether there was room for it, now or soon.
@@ -272,7 +289,7 @@ impl Guest {
     pub fn answer(&mut self, service: &mut Service, limits: &Limits, mac: Address, request: Request) -> Done {
         match request {
             Request::Hello => Ok(Welcome { address: self.address, mac, pages: limits.pages }.write()),
-            Request::Grant { pages, references } => self.grant(limits, pages, &references),
+            Request::Grant { pages, first, references } => self.grant(limits, (pages, first), &references),
             Request::Release(at) => self.release(at),
             Request::Join(at) => self.join(service, at),
             Request::CreateQueue(depth, at) => self.create_queue(service, depth, at),
@@ -289,9 +306,11 @@ impl Guest {
     }
 
     /// Pages of memory, some at a time; the last ones have all of them mapped.
-    fn grant(&mut self, limits: &Limits, pages: u32, references: &[u32]) -> Done {
-        let (all, mut known) = self.granting.take().unwrap_or((pages, Vec::new()));
-        if all != pages || pages == 0 || known.len() + references.len() > pages as usize {
+    fn grant(&mut self, limits: &Limits, (pages, first): (u32, u32), references: &[u32]) -> Done {
+        // One that has given up in the middle begins anew: what it named before belongs to other memory.
+        let (all, mut known) = self.granting.take().filter(|_| first > 0).unwrap_or((pages, Vec::new()));
+        let is_next = all == pages && known.len() == first as usize;
+        if !is_next || pages == 0 || known.len() + references.len() > pages as usize {
             return Err(no(Errno::INVAL));
         }
         if self.pages + u64::from(pages) > limits.pages || self.mapped.len() >= limits.pieces {

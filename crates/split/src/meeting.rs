@@ -5,7 +5,7 @@ use crate::Address;
 use crate::backend::Backend;
 use crate::guest::Guest;
 use crate::message::{Message, pair_words};
-use millrace_rdma::number::{Psn, Qpn};
+use millrace_rdma::number::{Moment, Psn, Qpn};
 use millrace_rdma::served::{Number, ServeError, Service};
 use millrace_rdma::transport::{Attributes, Capabilities, Init, State};
 use millrace_rdma::wire::{Format, Path, Service as Kind};
@@ -14,6 +14,32 @@ use rustix::io::Errno;
 
 /// Connections of one endpoint at a time, so that others cannot use up what it may have.
 pub(crate) const MOST_PEERS: usize = 64;
+/// Connections that may be made at once, and in each second after that: each is told to its other end, which has to read it.
+const BURST: f64 = 128.0;
+const EACH_SECOND: f64 = 64.0;
+
+/// How often a guest may still connect with others, or somebody on a wire with it.
+pub(crate) struct Allowance {
+    left: f64,
+    since: Moment,
+}
+
+impl Default for Allowance {
+    fn default() -> Self {
+        Self { left: BURST, since: Moment::new(0) }
+    }
+}
+
+impl Allowance {
+    /// Takes one, if there is one.
+    pub fn take(&mut self, now: Moment) -> bool {
+        let passed = now.nanoseconds().saturating_sub(self.since.nanoseconds()) as f64 / 1e9;
+        (self.left, self.since) = ((self.left + passed * EACH_SECOND).min(BURST), now);
+        let has_one = self.left >= 1.0;
+        self.left -= if has_one { 1.0 } else { 0.0 };
+        has_one
+    }
+}
 
 /// Two endpoints that are connected, and the queue pair of each.
 pub(crate) struct Link {
@@ -48,10 +74,16 @@ impl Backend {
         }
         let one = self.end_of(from).ok_or(no(Errno::NOTCONN))?;
         let other = self.end_of(to).ok_or(no(Errno::NOENT))?;
-        if self.guest_of(to).is_none_or(|guest| guest.is_deaf()) {
+        // Who is connected says first that this is over: otherwise one end could have the other read of new connections for ever.
+        if self.links.iter().any(|link| link.joins(from, to)) {
+            return Err(no(Errno::ALREADY));
+        }
+        let now = self.now();
+        if self.guest_of(to).is_none_or(|guest| guest.is_deaf())
+            || self.guest_of(from).is_none_or(|guest| !guest.connects.take(now))
+        {
             return Err(no(Errno::AGAIN));
         }
-        self.disconnect(from, to);
         if self.peers_of(from) >= MOST_PEERS || self.peers_of(to) >= MOST_PEERS {
             return Err(no(Errno::USERS));
         }
@@ -202,4 +234,17 @@ fn bring_up(service: &mut Service, of: Number, qpn: Qpn, (far, psn, path): (Qpn,
 /// Of queue pairs that an endpoint of that depth has.
 pub(crate) fn capabilities(depth: u32) -> Capabilities {
     Capabilities { send_requests: depth, receive_requests: depth, send_pieces: 1, receive_pieces: 1, inline: 64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_made_at_a_rate() {
+        let mut allowance = Allowance::default();
+        let at = |seconds: u64| Moment::new(seconds * 1_000_000_000);
+        let mut taken = |now| (0..1000).filter(|_| allowance.take(now)).count();
+        assert_eq!([taken(at(5)), taken(at(6)), taken(at(6)), taken(at(100))], [128, 64, 0, 128]);
+    }
 }

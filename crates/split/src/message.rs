@@ -3,10 +3,12 @@
 //! | Word | Request | Answer, or what is told |
 //! |---|---|---|
 //! | 0 | version (upper half), kind | version, kind: 0 answer, 1 connected, 2 over, 3 told |
-//! | 1 | what the request says, a word for each number | of an answer: number of the error, or 0 |
+//! | 1 | number of the request: the guest's choice | of an answer: number of the request |
+//! | 2 | what the request says, a word for each number | of an answer: number of the error, or 0 |
 //!
-//! A guest has one request at a time, and its answer is the next message of kind 0. Requests for objects of the engine are those of
-//! [`millrace_served::wire`], as they stand there, behind the head.
+//! What is told unasked has no number. One request of a guest is answered at a time, in their order. An answer belongs to the request that has its
+//! number and to no other: one that comes when nobody waits for it any more is dropped. Requests for objects of the engine are those of
+//! [`millrace_served::wire`], as they stand there, behind the number.
 
 use crate::page::{MOST_WORDS, VERSION};
 use millrace_dma::Iova;
@@ -32,6 +34,8 @@ pub enum Request {
     Grant {
         /// Pages, all together.
         pages: u32,
+        /// Which of them is the first of these. 0: what was known of other memory is forgotten.
+        first: u32,
         /// By which the next are known.
         references: Vec<u32>,
     },
@@ -56,7 +60,8 @@ pub enum Request {
     Engine(wire::Request),
     /// An endpoint: of which kind queue pairs are that others ask for. The answer is its address.
     Open(Init),
-    /// A connection with that endpoint. The answer is the queue pair of this side, and what was granted. ENOENT: there is none.
+    /// A connection with that endpoint. The answer is the queue pair of this side, and what was granted. ENOENT: there is none. EALREADY: they are
+    /// connected, which was told, or answered, before. EAGAIN: it does not read what it is told, or this one has connected too often.
     Connect(Address),
     /// The connection with that endpoint is over.
     Disconnect(Address),
@@ -80,8 +85,8 @@ pub struct Welcome {
 /// What comes from the backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// The answer: an error, or what it says.
-    Answer(Result<Vec<u64>, i32>),
+    /// The answer to the request with that number: an error, or what it says.
+    Answer(u64, Result<Vec<u64>, i32>),
     /// Another endpoint has connected with this one: the queue pair of this side, and what was granted.
     Connected(Address, Qpn, Capabilities),
     /// The connection with that endpoint is over.
@@ -163,13 +168,13 @@ impl Request {
         }
     }
 
-    /// As words.
-    pub fn write(&self) -> Vec<u64> {
+    /// As words, with that number.
+    pub fn write(&self, number: u64) -> Vec<u64> {
         let (kind, more) = match self {
             Self::Hello => (1, vec![]),
-            Self::Grant { pages, references } => {
+            Self::Grant { pages, first, references } => {
                 let pair = |pair: &[u32]| u64::from(pair[0]) | u64::from(pair.get(1).copied().unwrap_or(0)) << 32;
-                let mut words = vec![u64::from(*pages), references.len() as u64];
+                let mut words = vec![u64::from(*pages), u64::from(*first), references.len() as u64];
                 words.extend(references.chunks(2).map(pair));
                 (2, words)
             }
@@ -190,15 +195,15 @@ impl Request {
             }
             Self::Count => (12, vec![]),
         };
-        [vec![head(kind)], more].concat()
+        [vec![head(kind), number], more].concat()
     }
 
-    /// From words; `None`: they are no request.
-    pub fn read(words: &[u64]) -> Option<Self> {
-        let (first, more) = words.split_first()?;
-        Some(match (kind_of(*first)?, more) {
+    /// Its number and itself, from words; `None`: they are no request.
+    pub fn read(words: &[u64]) -> Option<(u64, Self)> {
+        let [head, number, more @ ..] = words else { return None };
+        let request = match (kind_of(*head)?, more) {
             (1, []) => Self::Hello,
-            (2, [pages, count, references @ ..]) => {
+            (2, [pages, first, count, references @ ..]) => {
                 let count = usize::try_from(*count).ok().filter(|count| (1..=MOST_REFERENCES).contains(count))?;
                 let mut all: Vec<u32> =
                     references.iter().flat_map(|word| [*word as u32, (word >> 32) as u32]).collect();
@@ -206,7 +211,7 @@ impl Request {
                     return None;
                 }
                 all.truncate(count);
-                Self::Grant { pages: small(*pages)?, references: all }
+                Self::Grant { pages: small(*pages)?, first: small(*first)?, references: all }
             }
             (3, [at]) => Self::Release(Iova::new(*at)),
             (4, [at]) => Self::Join(Iova::new(*at)),
@@ -227,7 +232,8 @@ impl Request {
             (11, [other, len, bytes @ ..]) => Self::Tell(address_of(*other)?, bytes_of(*len, bytes)?),
             (12, []) => Self::Count,
             _ => return None,
-        })
+        };
+        Some((*number, request))
     }
 }
 
@@ -267,8 +273,10 @@ impl Message {
     /// As words.
     pub fn write(&self) -> Vec<u64> {
         match self {
-            Self::Answer(Ok(words)) => [&[head(kind::ANSWER), 0], &words[..]].concat(),
-            Self::Answer(Err(errno)) => vec![head(kind::ANSWER), u64::from(errno.unsigned_abs().max(1))],
+            Self::Answer(number, Ok(words)) => [&[head(kind::ANSWER), *number, 0], &words[..]].concat(),
+            Self::Answer(number, Err(errno)) => {
+                vec![head(kind::ANSWER), *number, u64::from(errno.unsigned_abs().max(1))]
+            }
             Self::Connected(other, qpn, granted) => {
                 [&[head(kind::CONNECTED), word_of(*other)], &pair_words(*qpn, granted)[..]].concat()
             }
@@ -285,8 +293,8 @@ impl Message {
     pub fn read(words: &[u64]) -> Option<Self> {
         let (first, more) = words.split_first()?;
         Some(match (kind_of(*first)?, more) {
-            (kind::ANSWER, [0, more @ ..]) => Self::Answer(Ok(more.to_vec())),
-            (kind::ANSWER, [errno]) => Self::Answer(Err(small(*errno)?)),
+            (kind::ANSWER, [number, 0, more @ ..]) => Self::Answer(*number, Ok(more.to_vec())),
+            (kind::ANSWER, [number, errno]) => Self::Answer(*number, Err(small(*errno)?)),
             (kind::CONNECTED, [other, pair @ ..]) => {
                 let (qpn, granted) = read_pair(pair)?;
                 Self::Connected(address_of(*other)?, qpn, granted)
@@ -299,8 +307,8 @@ impl Message {
 }
 
 // The longest of each: references, the attributes of a queue pair, what is told.
-const _: () = assert!(3 + MOST_REFERENCES / 2 <= MOST_WORDS && 2 + wire::MOST_WORDS <= MOST_WORDS);
-const _: () = assert!(3 + MOST_TOLD / 8 <= MOST_WORDS);
+const _: () = assert!(5 + MOST_REFERENCES / 2 <= MOST_WORDS && 3 + wire::MOST_WORDS <= MOST_WORDS);
+const _: () = assert!(4 + MOST_TOLD.div_ceil(8) <= MOST_WORDS);
 
 #[cfg(test)]
 mod tests {
@@ -325,24 +333,24 @@ mod tests {
                 shared_receive_queue: None, capabilities: granted, signal_all: false, context: 0,
             };
             let all = [
-                Request::Hello, Request::Grant { pages: a, references }, Request::Release(at), Request::Join(at),
+                Request::Hello, Request::Grant { pages: a, first: b, references }, Request::Release(at), Request::Join(at),
                 Request::CreateQueue(a, at),
                 Request::Register { domain: ProtectionDomain(a), access: Access(b), at, len: wide[1] },
                 Request::Engine(wire::Request::Deregister(Key::new(a))), Request::Open(init), Request::Connect(other),
                 Request::Disconnect(other), Request::Tell(other, bytes.clone()), Request::Count,
             ];
-            let words = all[kind].write();
+            let words = all[kind].write(wide[0]);
             prop_assert!(words.len() <= MOST_WORDS);
-            prop_assert_eq!(Request::read(&words), Some(all[kind].clone()));
+            prop_assert_eq!(Request::read(&words), Some((wide[0], all[kind].clone())));
             prop_assert_eq!(Request::read(&[&words[..], &[1]].concat()), None, "one that is too long");
-            prop_assert_eq!(Request::read(&words[..words.len() - 1]).filter(|_| words.len() > 1), None, "one that was cut");
+            prop_assert_eq!(Request::read(&words[..words.len() - 1]), None, "one that was cut");
             let mut older = words;
             older[0] ^= 1 << 40;
             prop_assert_eq!(Request::read(&older), None, "another version");
 
             let qpn = Qpn::new(a & 0xff_ffff);
             for message in [
-                Message::Answer(Ok(wide.to_vec())), Message::Answer(Err(12)), Message::Connected(other, qpn, granted),
+                Message::Answer(wide[1], Ok(wide.to_vec())), Message::Answer(wide[1], Err(12)), Message::Connected(other, qpn, granted),
                 Message::Over(other), Message::Told(other, bytes),
             ] {
                 prop_assert_eq!(Message::read(&message.write()), Some(message));
@@ -353,8 +361,8 @@ mod tests {
         #[test]
         fn nonsense_is_refused(kind in 0u64..14, words in prop::collection::vec(0u64..9, 0..MOST_WORDS)) {
             let all = [vec![u64::from(VERSION) << 32 | kind], words].concat();
-            if let Some(request) = Request::read(&all) {
-                prop_assert_eq!(request.write(), all.clone());
+            if let Some((number, request)) = Request::read(&all) {
+                prop_assert_eq!(request.write(number), all.clone());
             }
             let _ = Message::read(&all);
         }

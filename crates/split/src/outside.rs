@@ -272,8 +272,9 @@ impl Backend {
             self.lose(ends, Errno::NOENT);
         }
         if !self.far.all.contains_key(&ends) {
-            // One that does not read is not told of more, and whoever asks asks again.
-            if self.guest_of(guest).is_none_or(|guest| guest.is_deaf()) {
+            // One that does not read is not told of more, nor one without end, and whoever asks asks again.
+            let now = self.now();
+            if self.guest_of(guest).is_none_or(|guest| guest.is_deaf() || !guest.asked.take(now)) {
                 return self.count_untaken();
             }
             self.make_room(guest);
@@ -338,8 +339,7 @@ impl Backend {
     fn settle(&mut self, (guest, other): Ends, outcome: Result<Vec<u64>, i32>) -> bool {
         let Some(guest) = self.guest_of(guest).filter(|guest| guest.asks == Some(other)) else { return false };
         guest.asks = None;
-        guest.refused += u64::from(outcome.is_err());
-        guest.is_over |= !guest.send(&Message::Answer(outcome));
+        guest.is_over |= !guest.send_answer(outcome);
         true
     }
 

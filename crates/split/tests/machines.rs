@@ -172,7 +172,7 @@ fn a_machine_that_writes_nonsense_harms_nobody() {
         }
         if round % 2 == 0 {
             own.word64(PAGE).unwrap().store(u64::from_le_bytes(*b"MILLSPLT"), Ordering::Relaxed);
-            own.word64(PAGE + 8).unwrap().store(2, Ordering::Relaxed);
+            own.word64(PAGE + 8).unwrap().store(millrace_split::page::VERSION.into(), Ordering::Relaxed);
             own.word64(PAGE + 16).unwrap().store(1, Ordering::Relaxed);
         }
         own.word64(8).unwrap().store(page, Ordering::Relaxed);
@@ -186,7 +186,10 @@ fn a_machine_that_writes_nonsense_harms_nobody() {
     let mut third = Frontend::call_at(&shared.place()).unwrap();
     for references in [vec![0], vec![own.len() as u32 / PAGE as u32], vec![5, 7], vec![u32::MAX, 0], vec![u32::MAX]] {
         let (pages, what) = (references.len() as u32, format!("{references:?}"));
-        assert!(matches!(third.ask(&Request::Grant { pages, references }), Err(Error::Refused { .. })), "{what}");
+        assert!(
+            matches!(third.ask(&Request::Grant { pages, first: 0, references }), Err(Error::Refused { .. })),
+            "{what}"
+        );
     }
     assert!(third.status().is_ok() && backend.left(one.address()).is_none());
 }

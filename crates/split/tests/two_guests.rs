@@ -4,6 +4,9 @@ mod running;
 
 use millrace_dma::{Iova, Ordering};
 use millrace_rdma::memory::ProtectionDomain;
+use millrace_rdma::served::{queue_lines, ring_len};
+use millrace_rdma::transport::{Capabilities, Init};
+use millrace_rdma::wire::Service;
 use millrace_served::wire;
 use millrace_split::message::Request;
 use millrace_split::page::GuestSide;
@@ -12,7 +15,8 @@ use millrace_split::{
 };
 use running::{Running, SOON, done, until};
 use std::sync::Mutex;
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 #[test]
 fn bytes_are_copied_once_between_pages_that_are_granted_once() {
@@ -185,7 +189,7 @@ fn addresses_outside_and_memory_in_use_are_refused_and_counted() {
     for references in [vec![u32::MAX], (0..9).map(|page| page * 2).collect::<Vec<_>>()] {
         let pages = references.len() as u32;
         assert_eq!(
-            errno(guest.ask(&Request::Grant { pages, references })),
+            errno(guest.ask(&Request::Grant { pages, first: 0, references })),
             22,
             "no pages of the file, or too far apart"
         );
@@ -212,6 +216,95 @@ fn who_tells_without_end_fills_nobodys_memory() {
     assert!(kept == 256 && kept + dropped == told, "{kept} and {dropped} of {told}");
 }
 
+/// Somebody who connects again and again holds nobody in a call, and has nobody's buffers vanish.
+#[test]
+fn who_connects_without_end_keeps_nobody() {
+    let backend = Running::start(Limits::default());
+    let victim = backend.endpoint();
+    let memory = victim.allocate(PAGE, Access::ALL).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            let mut hostile = Frontend::call_at(&backend.place()).unwrap();
+            let (to, stop) = (victim.address(), &stop);
+            scope.spawn(move || {
+                let domain = ProtectionDomain(hostile.engine(wire::Request::CreateDomain).unwrap()[0] as u32);
+                let init = open(&mut hostile, domain);
+                hostile.ask(&Request::Open(init)).unwrap();
+                while !stop.load(Ordering::Relaxed) {
+                    let _ = hostile.ask(&Request::Connect(to));
+                }
+            });
+        }
+        // Each look is bounded, however fast others are.
+        for round in 0..50 {
+            let begin = Instant::now();
+            let _ = victim.poll().unwrap();
+            assert!(begin.elapsed() < SOON, "round {round}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        until("they are connected", || victim.peers().unwrap().len() == 3);
+        // Once, and no more.
+        let told = victim.status().unwrap().backend.requests;
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(victim.peers().unwrap().len(), 3);
+        assert_eq!(victim.status().unwrap().backend.requests, told + 1, "nothing has to be destroyed");
+        stop.store(true, Ordering::Relaxed);
+    });
+    drop(memory);
+}
+
+/// Of the kind that an endpoint opens.
+fn open(guest: &mut Frontend, domain: ProtectionDomain) -> Init {
+    let (at, _) = guest.share(ring_len(queue_lines(64))).unwrap();
+    let queue = guest.ask(&Request::CreateQueue(64, at)).unwrap()[0] as u32;
+    let capabilities =
+        Capabilities { send_requests: 8, receive_requests: 8, send_pieces: 1, receive_pieces: 1, inline: 0 };
+    Init {
+        service: Service::ReliableConnection,
+        general: false,
+        domain,
+        send_queue: queue,
+        receive_queue: queue,
+        shared_receive_queue: None,
+        capabilities,
+        signal_all: false,
+        context: 0,
+    }
+}
+
+#[test]
+fn what_was_posted_ends_when_the_other_end_begins_anew() {
+    let backend = Running::start(Limits::default());
+    let (one, other) = (backend.endpoint(), backend.endpoint());
+    let (ours, theirs) = (one.allocate(PAGE, Access::LOCAL).unwrap(), other.allocate(PAGE, Access::ALL).unwrap());
+    one.connect(other.address(), SOON).unwrap();
+    for token in [5, 6] {
+        one.receive(other.address(), ours.part(token * 100, 100).unwrap(), token).unwrap();
+    }
+    // One that has succeeded before anybody looks.
+    one.post(other.address(), &[Transfer::write(ours.part(0, 8).unwrap(), theirs.key(), 0)], 9).unwrap();
+    let copied = one.status().unwrap().backend.copied;
+    until("it is done", || one.status().unwrap().backend.copied >= copied.max(8));
+    other.disconnect(one.address()).unwrap();
+    other.connect(one.address(), SOON).unwrap();
+    let mut ended: Vec<_> = (0..3).map(|_| done(&one)).map(|end| (end.token, end.kind, end.failed)).collect();
+    ended.sort_unstable_by_key(|(token, ..)| *token);
+    let flushed = Some(Failed::Flushed);
+    assert_eq!(ended, [(5, Kind::Receive, flushed), (6, Kind::Receive, flushed), (9, Kind::Write, None)]);
+    // The new connection works, and what this side ends itself ends as well.
+    one.receive(other.address(), ours.part(0, 100).unwrap(), 7).unwrap();
+    one.disconnect(other.address()).unwrap();
+    assert_eq!((done(&one).token, one.poll().unwrap()), (7, None));
+    let far = backend.endpoint();
+    one.connect(far.address(), SOON).unwrap();
+    let many: Vec<_> = (0..70_000).map(|_| Transfer::write(ours.part(0, 1).unwrap(), 1, 0)).collect();
+    assert!(matches!(one.post(far.address(), &many, 1), Err(Error::Full)));
+    let big = one.allocate((1 << 20) + 1, Access::LOCAL).unwrap();
+    let send = Transfer::send(big.part(0, (1 << 20) + 1).unwrap());
+    assert!(matches!(one.post(far.address(), &[send], 1), Err(Error::Message(1_048_577))));
+}
+
 /// Whatever a guest writes into its control page and its rings: it is put out at most, and others go on.
 #[test]
 fn nonsense_puts_out_whoever_writes_it() {
@@ -236,7 +329,7 @@ fn nonsense_puts_out_whoever_writes_it() {
         let page = kept.into_inner().unwrap().unwrap();
         // Half of them behave at first, so that what comes then has rings to be written to.
         if round % 2 == 0 {
-            assert!(side.requests.send(&Request::Hello.write()));
+            assert!(side.requests.send(&Request::Hello.write(1)));
             grants.ring();
             until("an answer", || side.answers.has_more());
         }
