@@ -216,6 +216,15 @@ fn who_tells_without_end_fills_nobodys_memory() {
     assert!(kept == 256 && kept + dropped == told, "{kept} and {dropped} of {told}");
 }
 
+/// Has the threads of a scope end, also when a test fails.
+struct AtTheEnd<'s>(&'s AtomicBool);
+
+impl Drop for AtTheEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Somebody who connects again and again holds nobody in a call, and has nobody's buffers vanish.
 #[test]
 fn who_connects_without_end_keeps_nobody() {
@@ -224,6 +233,7 @@ fn who_connects_without_end_keeps_nobody() {
     let memory = victim.allocate(PAGE, Access::ALL).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _stop = AtTheEnd(&stop);
         for _ in 0..3 {
             let mut hostile = Frontend::call_at(&backend.place()).unwrap();
             let (to, stop) = (victim.address(), &stop);
@@ -249,7 +259,6 @@ fn who_connects_without_end_keeps_nobody() {
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(victim.peers().unwrap().len(), 3);
         assert_eq!(victim.status().unwrap().backend.requests, told + 1, "nothing has to be destroyed");
-        stop.store(true, Ordering::Relaxed);
     });
     drop(memory);
 }
