@@ -1,12 +1,13 @@
 //! Peers of the host, and what a guest may do to the memory that it shares with them.
 
+use millrace_callers::{Carries, Listener};
 use millrace_dma::{Protection, Region, Window};
 use millrace_ivshmem::layout::Layout;
 use millrace_ivshmem::protocol::Reader;
 use millrace_ivshmem::{At, Endpoint, EndpointError, Event, Limits, MOST_BYTES, Server};
 use rustix::fd::OwnedFd;
 use rustix::fs::{OFlags, fcntl_setfl};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -23,9 +24,8 @@ struct Running {
 impl Running {
     fn start(peers: u16) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let listener = UnixListener::bind(folder.path().join("socket")).unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let mut server = Server::new(listener.into(), Limits { peers, vectors: 1, ..Limits::default() }).unwrap();
+        let listener = Listener::private(folder.path().join("socket"), Carries::Streams).unwrap();
+        let mut server = Server::new(listener, Limits { peers, vectors: 1, ..Limits::default() }).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&stop);
         let run = move || {

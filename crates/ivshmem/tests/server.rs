@@ -1,5 +1,6 @@
 //! The server against clients as they should be, and as they should not.
 
+use millrace_callers::{Carries, Listener};
 use millrace_dma::{Protection, Region};
 use millrace_ivshmem::layout::Layout;
 use millrace_ivshmem::protocol::{MEMORY, Reader, VERSION};
@@ -7,7 +8,7 @@ use millrace_ivshmem::{Counters, Limits, Server, ServerError, Status};
 use rustix::fd::OwnedFd;
 use rustix::fs::{SealFlags, fcntl_add_seals, ftruncate};
 use std::io::Write;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,9 +27,8 @@ struct Running {
 impl Running {
     fn start(limits: Limits) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let listener = UnixListener::bind(folder.path().join("socket")).unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let mut server = Server::new(listener.into(), limits).unwrap();
+        let listener = Listener::private(folder.path().join("socket"), Carries::Streams).unwrap();
+        let mut server = Server::new(listener, limits).unwrap();
         let (stop, status) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(server.status())));
         let (asked, shown) = (Arc::clone(&stop), Arc::clone(&status));
         let run = move || {
@@ -280,7 +280,7 @@ fn a_number_is_not_given_again_before_all_know_that_it_is_free() {
 fn what_cannot_be_is_refused_by_name() {
     let server = |limits| {
         let folder = tempfile::tempdir().unwrap();
-        Server::new(UnixListener::bind(folder.path().join("socket")).unwrap().into(), limits).err().unwrap()
+        Server::new(Listener::private(folder.path().join("socket"), Carries::Streams).unwrap(), limits).err().unwrap()
     };
     assert!(matches!(server(limits(1, 1)), ServerError::Peers(1)));
     assert!(matches!(server(limits(65, 1)), ServerError::Peers(65)));

@@ -1,18 +1,16 @@
 //! Programs that have called.
 
 use crate::bell;
-use crate::closing::Closer;
 use crate::record;
 use crate::wire::{Request, Welcome};
+use millrace_callers::{Caller, Closer, May};
 use millrace_dma::Region;
 use millrace_rdma::number::Gid;
 use millrace_rdma::served::{Account, Number, Service};
-use nix::sys::socket::getsockopt;
-use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -20,35 +18,9 @@ use std::time::{Duration, Instant};
 /// How long a program may take to greet.
 pub(crate) const GREETING: Duration = Duration::from_secs(2);
 
-/// Who is at the other end of a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caller {
-    /// Number of the process; 0 in another container.
-    pub pid: u32,
-    /// Its user.
-    pub uid: u32,
-    /// It is another user's than the card's, and not root's: there may not be many of it.
-    pub is_limited: bool,
-}
-
-impl Caller {
-    /// Who pays for what he has.
-    pub(crate) fn account(&self) -> Account {
-        Account { uid: self.uid, is_owner: !self.is_limited }
-    }
-}
-
-/// Says who is at the other end of a socket, if he may use the engine.
-pub type May = Box<dyn Fn(BorrowedFd<'_>) -> Option<Caller> + Send>;
-
-/// Nobody but root, and the user who runs the card.
-pub fn owner_only() -> May {
-    Box::new(|socket| {
-        let credentials = getsockopt(&socket, PeerCredentials).ok()?;
-        let (pid, uid) = (u32::try_from(credentials.pid()).ok()?, credentials.uid());
-        let is_owner = uid == 0 || uid == geteuid().as_raw();
-        is_owner.then_some(Caller { pid, uid, is_limited: false })
-    })
+/// Who pays for what a caller has.
+pub(crate) fn account_of(caller: &Caller) -> Account {
+    Account { uid: caller.uid, is_owner: !caller.is_limited }
 }
 
 /// A program that has gone, and whose descriptors are still being closed: it has its place until then.

@@ -14,8 +14,7 @@
 //! * `bell`: by what the two wake each other.
 //! * `record`: one record of a seqpacket socket, with descriptors.
 //! * `server`: the side of the card. `worker`: its thread, in four files. `clients`, `answer`: who has called, and what is answered. `network`: the way to
-//!   other hosts. `closing`: what programs have handed over. `stalls`: how
-//!   long the thread waits for memory. `pressure`: whether the machine is short of it.
+//!   other hosts. `stalls`: how long the thread waits for memory. `pressure`: whether the machine is short of it.
 //! * `client`: the side of a program.
 #![forbid(unsafe_code)]
 
@@ -23,8 +22,6 @@ pub mod answer;
 pub mod bell;
 mod client;
 mod clients;
-mod closing;
-mod listener;
 pub mod network;
 mod pressure;
 pub mod record;
@@ -34,9 +31,7 @@ pub mod wire;
 mod worker;
 
 pub use client::{CallError, Client};
-pub use clients::{Caller, May, owner_only};
-pub use closing::{Closer, remember_cores};
-pub use listener::Listener;
+pub use millrace_callers::{Caller, Closer, Listener, May, owner_only, remember_cores};
 pub use server::{Address, Server, Start};
 
 use std::path::{Path, PathBuf};

@@ -1,10 +1,8 @@
 //! The socket at which programs find the engine of a card, and the start and the end of its thread.
 
-use crate::clients::May;
-use crate::closing;
-use crate::listener::Listener;
 use crate::network::Network;
 use crate::worker::Worker;
+use millrace_callers::{Listener, May, remember_cores};
 use millrace_link::Link;
 use millrace_rdma::engine::Options;
 use millrace_rdma::number::Gid;
@@ -78,7 +76,7 @@ impl Server {
         let Start { address, quota, cpu, link, mtu, may, userfaultfd } = start;
         let Some(listener) = self.listener.take() else { return Ok(()) };
         let (stop, bell) = (self.stop.clone(), self.bell.clone());
-        closing::remember_cores();
+        remember_cores();
         let run = move || {
             if let Some(cpu) = cpu {
                 let mut set = rustix::thread::CpuSet::new();

@@ -2,6 +2,7 @@
 
 mod running;
 
+use millrace_callers::{Carries, Listener};
 use millrace_dma::{Ordering, Protection, Region, Window};
 use millrace_ivshmem::layout::bytes_of;
 use millrace_ivshmem::protocol::Reader;
@@ -9,7 +10,7 @@ use millrace_split::ivshmem::IvshmemDoor;
 use millrace_split::message::Request;
 use millrace_split::{Access, Config, Door, Endpoint, Error, Failed, Frontend, Kind, Limits, PAGE, Transfer};
 use running::{Running, SOON, done, until};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -30,15 +31,14 @@ struct Shared {
 impl Shared {
     fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let listener = UnixListener::bind(folder.path().join("socket")).unwrap();
-        listener.set_nonblocking(true).unwrap();
+        let listener = Listener::private(folder.path().join("socket"), Carries::Streams).unwrap();
         let limits = millrace_ivshmem::Limits {
             peers: PEERS,
             vectors: 1,
             bytes: Some(BYTES),
             ..millrace_ivshmem::Limits::default()
         };
-        let mut server = millrace_ivshmem::Server::new(listener.into(), limits).unwrap();
+        let mut server = millrace_ivshmem::Server::new(listener, limits).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {

@@ -2,6 +2,7 @@
 
 use crate::protocol::{MEMORY, Message, VERSION};
 use crate::unread::unread;
+use millrace_callers::Caller;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
@@ -25,13 +26,6 @@ pub enum Ending {
     Slow,
     /// The system could not send to it.
     Failed,
-}
-
-/// Who is at the other end.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Caller {
-    pub pid: u32,
-    pub uid: u32,
 }
 
 pub(super) struct Client {

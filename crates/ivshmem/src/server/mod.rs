@@ -2,25 +2,20 @@
 //!
 //! One thread, which waits for nobody: what a client does not take waits here, at most once for each peer, until the client's time is over.
 //!
-//! * `client`: what waits to be said to one. `ids`: their numbers. `closing`: ends of connections.
+//! * `client`: what waits to be said to one. `ids`: their numbers.
 
 mod client;
-mod closing;
 mod ids;
 
 use crate::layout::{self, Layout};
-use client::{Caller, Client};
-use closing::Closer;
+use client::Client;
 use ids::Ids;
+use millrace_callers::{Call, Caller, Entrance, Listener, May, WAITS, caller_of};
 use millrace_dma::{Ordering, OutOfRange, Pages, Place, Region, RegionError};
-use nix::sys::socket::getsockopt;
-use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::fs::{SealFlags, fcntl_add_seals};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
-use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,8 +24,6 @@ pub use client::Ending;
 
 /// Who may be let in in one turn.
 const MOST_AT_ONCE: usize = 16;
-/// As long as nobody is let in when there are no descriptors.
-const DEAF: Duration = Duration::from_millis(100);
 
 /// What there may be at most.
 #[derive(Clone, Debug)]
@@ -157,7 +150,7 @@ pub enum Change {
 
 /// The server.
 pub struct Server {
-    listener: OwnedFd,
+    entrance: Entrance,
     limits: Limits,
     layout: Layout,
     bytes: usize,
@@ -166,17 +159,15 @@ pub struct Server {
     ids: Ids,
     /// How many have come: the next one's presence.
     generation: u64,
-    closer: Closer,
-    deaf: Option<Instant>,
     counters: Counters,
 }
 
 impl Server {
-    /// Of a stream socket that listens without waiting.
+    /// At a socket of streams, which goes with this.
     ///
     /// # Errors
     /// [`ServerError`].
-    pub fn new(listener: OwnedFd, limits: Limits) -> Result<Self, ServerError> {
+    pub fn new(listener: Listener, limits: Limits) -> Result<Self, ServerError> {
         if !layout::SLOTS.contains(&limits.peers) {
             return Err(ServerError::Peers(limits.peers));
         }
@@ -191,24 +182,10 @@ impl Server {
         fcntl_add_seals(fd, SealFlags::SEAL).map_err(|error| failed("seal the memory", error))?;
         let memory =
             fd.try_clone_to_owned().map_err(|source| ServerError::System { step: "keep the memory", source })?;
-        // Who connects has to put nothing into his socket, if the system can do that.
-        let _ = millrace_dma::refuse_descriptors(&listener);
-        let closer = Closer::start().map_err(|source| ServerError::System { step: "start a thread", source })?;
+        let entrance = Entrance::new(listener, may(limits.users.clone())).map_err(|error| failed("listen", error))?;
         let (ids, bytes) = (Ids::new(limits.peers), region.len());
         let (memory, counters) = (Arc::new(memory), Counters::default());
-        Ok(Self {
-            listener,
-            limits,
-            layout,
-            bytes,
-            memory,
-            clients: Vec::new(),
-            ids,
-            generation: 0,
-            closer,
-            deaf: None,
-            counters,
-        })
+        Ok(Self { entrance, limits, layout, bytes, memory, clients: Vec::new(), ids, generation: 0, counters })
     }
 
     /// How it is.
@@ -236,15 +213,14 @@ impl Server {
             self.end(id, ending, &mut tell);
         }
         if is_called {
-            self.let_in(now, &mut tell);
+            self.let_in(&mut tell);
         }
         Ok(())
     }
 
     /// Whether somebody calls, and of which clients there is something to hear.
-    fn wait(&self, timeout: Duration) -> Result<(bool, Vec<bool>), Errno> {
+    fn wait(&mut self, timeout: Duration) -> Result<(bool, Vec<bool>), Errno> {
         let now = Instant::now();
-        let is_deaf = self.deaf.is_some_and(|until| now < until) || !self.closer.has_room();
         let mut fds: Vec<_> = self
             .clients
             .iter()
@@ -253,11 +229,12 @@ impl Server {
                 PollFd::new(&client.socket, PollFlags::IN | room)
             })
             .collect();
-        if !is_deaf {
-            fds.push(PollFd::new(&self.listener, PollFlags::IN));
-        }
+        let caller = self.entrance.fd();
+        let is_open = caller.is_some();
+        fds.extend(caller.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let is_paused = self.clients.iter().any(Client::is_paused);
         let timeout = if is_paused { timeout.min(client::PAUSE) } else { timeout };
+        let timeout = if is_open { timeout } else { timeout.min(WAITS) };
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
         match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -265,55 +242,38 @@ impl Server {
         }
         let asked = PollFlags::IN | PollFlags::HUP | PollFlags::ERR;
         let mut heard: Vec<_> = fds.iter().map(|fd| fd.revents().intersects(asked)).collect();
-        let is_called = !is_deaf && heard.pop() == Some(true);
+        let is_called = is_open && heard.pop() == Some(true);
         Ok((is_called, heard))
     }
 
-    fn let_in(&mut self, now: Instant, tell: &mut impl FnMut(Change)) {
+    fn let_in(&mut self, tell: &mut impl FnMut(Change)) {
         for _ in 0..MOST_AT_ONCE {
-            if !self.closer.has_room() {
-                return;
-            }
-            match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(socket) => self.admit(socket, tell),
-                Err(Errno::AGAIN) => return,
-                Err(Errno::INTR | Errno::CONNABORTED) => {}
-                Err(_) => {
-                    self.counters.exhausted += 1;
-                    self.deaf = Some(now + DEAF);
-                    return;
+            match self.entrance.accept() {
+                Some(Call::In(socket, caller)) => self.admit(socket, caller, tell),
+                Some(Call::Refused(caller)) => {
+                    self.counters.refused += 1;
+                    tell(Change::Refused(caller.map_or(0, |caller| caller.pid), caller.map_or(0, |caller| caller.uid)));
                 }
+                Some(Call::Exhausted) => self.counters.exhausted += 1,
+                None => return,
             }
         }
     }
 
-    fn admit(&mut self, socket: OwnedFd, tell: &mut impl FnMut(Change)) {
-        let caller = caller(&socket);
-        if !self.may(caller) {
-            self.counters.refused += 1;
-            self.closer.close(socket);
-            return tell(Change::Refused(caller.map_or(0, |caller| caller.pid), caller.map_or(0, |caller| caller.uid)));
-        }
-        let Some(caller) = caller else { return };
+    fn admit(&mut self, socket: OwnedFd, caller: Caller, tell: &mut impl FnMut(Change)) {
         let Some(id) = self.ids.take(|id| self.clients.iter().any(|client| client.believes_in(id))) else {
             self.counters.full += 1;
-            self.closer.close(socket);
+            self.entrance.turn_away(socket);
             return tell(Change::Full);
         };
         let events = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Arc::new);
         let Ok(events) = (0..self.limits.vectors).map(|_| events()).collect::<Result<Vec<_>, _>>() else {
             self.counters.exhausted += 1;
             self.ids.give_back(id);
-            return self.closer.close(socket);
+            return self.entrance.turn_away(socket);
         };
         let called = self.ids.call(id);
         self.join(Client::new((id, called), caller, socket, events, &self.memory), tell);
-    }
-
-    /// Root, who runs this, and whom he has named.
-    fn may(&self, caller: Option<Caller>) -> bool {
-        let is_owner = |uid: u32| uid == 0 || uid == geteuid().as_raw();
-        caller.is_some_and(|caller| is_owner(caller.uid) || self.limits.users.contains(&caller.uid))
     }
 
     fn join(&mut self, mut new: Client, tell: &mut impl FnMut(Change)) {
@@ -353,18 +313,18 @@ impl Server {
             Ending::Failed => &mut self.counters.failed,
         } += 1;
         tell(Change::Left(status_of(&client), ending));
-        self.closer.close(client.socket);
+        self.entrance.turn_away(client.socket);
     }
 }
 
 fn status_of(client: &Client) -> PeerStatus {
-    let (Caller { pid, uid }, seconds) = (client.caller, client.since.elapsed().as_secs());
+    let (Caller { pid, uid, .. }, seconds) = (client.caller, client.since.elapsed().as_secs());
     PeerStatus { id: client.id, pid, uid, seconds, waiting: client.waiting() }
 }
 
-fn caller(socket: impl AsFd) -> Option<Caller> {
-    let credentials = getsockopt(&socket, PeerCredentials).ok()?;
-    Some(Caller { pid: u32::try_from(credentials.pid()).unwrap_or(0), uid: credentials.uid() })
+/// Root, who runs this, and whom he has named.
+fn may(users: Vec<u32>) -> May {
+    Box::new(move |socket| caller_of(socket).filter(|caller| !caller.is_limited || users.contains(&caller.uid)))
 }
 
 fn allocate(limits: &Limits) -> Result<Region, ServerError> {

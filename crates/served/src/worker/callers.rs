@@ -1,9 +1,10 @@
 //! Who is let in, and who is turned away.
 
 use super::{AGAIN, Worker};
-use crate::clients::{Caller, Client};
+use crate::clients::{Client, account_of};
 use crate::record;
 use crate::wire::Words;
+use millrace_callers::Caller;
 use millrace_dma::take_descriptors;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -41,7 +42,7 @@ impl Worker {
 
     fn let_in(&mut self, socket: OwnedFd) {
         match Client::new(socket, &self.may) {
-            Ok(client) if self.service.is_out(self.now(), client.caller.account()) => {
+            Ok(client) if self.service.is_out(self.now(), account_of(&client.caller)) => {
                 self.turn_away(client.socket, Errno::ACCESS)
             }
             Ok(client) if self.has_many(&client.caller) => self.turn_away(client.socket, Errno::USERS),

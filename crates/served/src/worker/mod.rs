@@ -10,11 +10,11 @@ mod requests;
 mod sockets;
 
 use crate::bell;
-use crate::clients::{Client, Grave, May};
-use crate::closing::Closer;
+use crate::clients::{Client, Grave};
 use crate::network::{Doze, Network, Outside};
 use crate::server::Address;
 use crate::stalls::Stalls;
+use millrace_callers::{Closer, May};
 use millrace_rdma::number::Moment;
 use millrace_rdma::served::{PutOut, Service, Turn};
 use rustix::event::Timespec;

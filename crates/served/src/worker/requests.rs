@@ -2,10 +2,11 @@
 
 use super::{AGAIN, REQUESTS, Worker};
 use crate::answer::{Answer, answer};
-use crate::clients::{Caller, Client, Waiting, greet};
+use crate::clients::{Client, Waiting, account_of, greet};
 use crate::network::{Network, Outside};
 use crate::record;
 use crate::wire::{MOST_PARTS, Request, Welcome, Words, write_mac};
+use millrace_callers::Caller;
 use millrace_rdma::neighbour::Found;
 use millrace_rdma::number::Gid;
 use millrace_rdma::served::{Number, ServeError};
@@ -203,7 +204,7 @@ impl Worker {
     }
 
     fn greet(&mut self, at: usize) -> Result<(), Errno> {
-        let number = match self.service.enter(self.clients[at].caller.account()) {
+        let number = match self.service.enter(account_of(&self.clients[at].caller)) {
             Ok(number) => number,
             Err(error) => return record::send(&self.clients[at].socket, &Words::refusal(error.errno()), &[]),
         };

@@ -3,7 +3,7 @@
 use super::{AGAIN, MOST_CLOSING, MOST_STRANGERS, REQUESTS, Worker};
 use crate::bell;
 use crate::clients::Client;
-use crate::closing::Closer;
+use millrace_callers::Closer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use std::time::Instant;

@@ -2,8 +2,8 @@
 
 use super::status;
 use clap::Args;
+use millrace_callers::{Carries, Listener};
 use millrace_ivshmem::{Change, Ending, Limits, PeerStatus, Server, ServerError};
-use millrace_served::Listener;
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
 use millrace_tool::output::{Output, Row, note};
@@ -71,9 +71,8 @@ pub fn run(shared: &Shared, args: &ServeArgs) -> Result<(), Failure> {
         patience: Duration::from_secs(args.patience),
         users: args.user.clone(),
     };
-    let mut listener = listen(path, !args.user.is_empty())?;
-    let socket = listener.take().ok_or_else(|| Failure::Found("the socket is taken".into()))?;
-    let mut server = Server::new(socket, limits).map_err(|error| refused(path, error))?;
+    let listener = listen(path, !args.user.is_empty())?;
+    let mut server = Server::new(listener, limits).map_err(|error| refused(path, error))?;
     let asked = status::listen(path);
     let output = Output::new(shared.json);
     let status = server.status();
@@ -92,7 +91,7 @@ pub fn run(shared: &Shared, args: &ServeArgs) -> Result<(), Failure> {
 
 fn listen(path: &Path, for_others: bool) -> Result<Listener, Failure> {
     let failed = |source| Failure::File { doing: "cannot listen at", path: path.to_owned(), source };
-    let listener = Listener::of_streams(path.to_owned()).map_err(|error| failed(error.into()))?;
+    let listener = Listener::private(path.to_owned(), Carries::Streams).map_err(|error| failed(error.into()))?;
     if for_others {
         // Whoever may not connect is refused by the server.
         std::fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(failed)?;

@@ -55,7 +55,7 @@ impl Closer {
 
     /// A place for something that another thread uses first, and is not to close. It counts from now on. `None`: there is no thread that
     /// would close it.
-    pub(crate) fn place(&mut self) -> Option<Place> {
+    pub fn place(&mut self) -> Option<Place> {
         self.start();
         let thread = self.thread.clone()?;
         self.waiting.fetch_add(1, Ordering::Relaxed);
@@ -116,7 +116,7 @@ impl Closer {
 }
 
 /// A place among what is closed by the thread of a program.
-pub(crate) struct Place(Sender<Job>);
+pub struct Place(Sender<Job>);
 
 impl Place {
     /// Has something dropped by that thread, which goes on as long as there is a place.

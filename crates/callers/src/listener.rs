@@ -1,13 +1,23 @@
-//! A socket at a path, at which programs find a card.
+//! A socket at a path, at which programs find whoever listens.
 
 use millrace_dma::refuse_descriptors;
 use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 
 const BACKLOG: i32 = 32;
+
+/// What a socket carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carries {
+    /// Records, one after the other (`SOCK_SEQPACKET`).
+    Records,
+    /// A stream of bytes (`SOCK_STREAM`).
+    Streams,
+}
 
 /// A socket that programs find; it is removed when this is dropped.
 pub struct Listener {
@@ -18,13 +28,13 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`, where nothing may be but the socket of a card that has died. What is accepted from it takes no descriptors before
-    /// [`millrace_dma::take_descriptors`], with Linux 6.16 and later.
+    /// Listens at `path` for records, where nothing may be but the socket of a card that has died. What is accepted from it takes no descriptors
+    /// before [`millrace_dma::take_descriptors`], with Linux 6.16 and later. Who can connect is what the umask leaves.
     ///
     /// # Errors
     /// Those of the system; `EADDRINUSE` when something else is there.
     pub fn at(path: PathBuf) -> Result<Self, Errno> {
-        Self::of_kind(path, SocketType::SEQPACKET)
+        Self::of_kind(path, Carries::Records, None)
     }
 
     /// The same with a socket of streams, not of records.
@@ -32,11 +42,23 @@ impl Listener {
     /// # Errors
     /// The same.
     pub fn of_streams(path: PathBuf) -> Result<Self, Errno> {
-        Self::of_kind(path, SocketType::STREAM)
+        Self::of_kind(path, Carries::Streams, None)
     }
 
-    fn of_kind(path: PathBuf, kind: SocketType) -> Result<Self, Errno> {
+    /// The same with a socket to which nobody can connect but its owner and root, whatever the umask says.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn private(path: PathBuf, kind: Carries) -> Result<Self, Errno> {
+        Self::of_kind(path, kind, Some(Mode::RUSR | Mode::WUSR))
+    }
+
+    fn of_kind(path: PathBuf, kind: Carries, mode: Option<Mode>) -> Result<Self, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let kind = match kind {
+            Carries::Records => SocketType::SEQPACKET,
+            Carries::Streams => SocketType::STREAM,
+        };
         let socket = || socket_with(AddressFamily::UNIX, kind, flags, None);
         let address = SocketAddrUnix::new(&path)?;
         if let Ok(found) = std::fs::symlink_metadata(&path) {
@@ -47,6 +69,10 @@ impl Listener {
             std::fs::remove_file(&path).map_err(|_| Errno::ADDRINUSE)?;
         }
         let socket = socket()?;
+        if let Some(mode) = mode {
+            // Before it has a name: the system gives that the same rights, less the umask, and nobody comes in between.
+            fchmod(&socket, mode)?;
+        }
         bind(&socket, &address)?;
         // Who calls has to wait with descriptors until he is let in, if the system can do that.
         let _ = refuse_descriptors(&socket);
@@ -69,7 +95,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         // Another card may have taken the place since somebody removed our socket.
-        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.socket()) {
             let _ = std::fs::remove_file(&self.path);
         }
     }

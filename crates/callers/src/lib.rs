@@ -1,0 +1,17 @@
+//! Sockets at which other programs call (decision 114): the same answer everywhere to who may connect, and to what those leave behind who
+//! were turned away, or have gone.
+//!
+//! * `listener`: a socket at a path, and its end. `caller`: who calls, and whether he may.
+//! * `entrance`: lets in who may, and turns away everybody else without waiting for him.
+//! * `closing`: what others have handed over is closed by a thread of its own: that takes as long as they like.
+#![forbid(unsafe_code)]
+
+mod caller;
+mod closing;
+mod entrance;
+mod listener;
+
+pub use caller::{Caller, May, caller_of, owner_only};
+pub use closing::{Closer, Place, remember_cores};
+pub use entrance::{Call, Entrance, WAITS};
+pub use listener::{Carries, Listener};
