@@ -8,8 +8,8 @@ use millrace_tool::failure::Failure;
 use millrace_tool::lanes::{self, Lane, Tally};
 use millrace_tool::meter::Meter;
 use millrace_tool::options::{self, Shared};
-use millrace_tool::send;
 use millrace_tool::session::Session;
+use millrace_tool::{send, stop};
 
 /// Frames sent unless `--count` says otherwise.
 const DEFAULT_COUNT: u64 = 1_000_000;
@@ -69,7 +69,8 @@ fn lane(session: &Session<'_>, plan: Plan, queue: u32, meter: &Meter) -> Lane {
         let (mut rx, mut tx) = (session.rx(queue)?, session.tx(queue)?);
         echo.run(&mut rx, &mut tx, meter)?;
         send::finish(tx)?;
-        lanes::outcome(echo.sent(), Some(goal))
+        // Who gave up since nothing came back was not interrupted: `judge` says what is lost.
+        if stop::asked() { lanes::outcome(echo.sent(), Some(goal)) } else { Ok(()) }
     })();
     let tally = Tally::of(meter, start);
     (Tally { findings: Some(echo.findings()), latency: echo.latency(), ..tally }, outcome)

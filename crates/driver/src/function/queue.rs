@@ -2,13 +2,13 @@
 
 use super::refused;
 use crate::client::ClientError;
-use millrace_abi::control::{DOORBELL_AT, PAGE_SIZE};
+use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT, PAGE_SIZE};
 use millrace_abi::message::{ErrorCode, Layout};
 use millrace_abi::pci;
 use millrace_abi::queue::{Direction, Engine, QueueId};
 use millrace_abi::register::{Offset, dd as d, medusa as m};
 use millrace_abi::tree::QueueEntry;
-use millrace_dma::{Ordering, OutOfRange, Region, Word64};
+use millrace_dma::{Ordering, OutOfRange, Region, Word32, Word64};
 use millrace_ring::dd;
 use millrace_vfio::{Function, VfioError};
 use std::sync::Arc;
@@ -55,6 +55,7 @@ pub(super) struct Queue {
     // Of the registers.
     base: u32,
     doorbell: Word64,
+    sleeps: Word32,
     status: Memory,
     data: Memory,
     descriptors: Option<Memory>,
@@ -67,11 +68,15 @@ pub struct Bell {
     // SDP, or what another engine has there.
     register: u32,
     doorbell: Word64,
+    sleeps: Word32,
 }
 
 impl Bell {
     /// Tells the card by a register what the doorbell says.
     pub(crate) fn ring(&self) {
+        // Whoever rings has taken it down, as it is for an eventfd. The card takes it down itself when the register comes, and wakes its worker for one
+        // only that it finds set.
+        self.sleeps.store(1, Ordering::Relaxed);
         let pointer = self.doorbell.load(Ordering::Relaxed) as u32;
         // A function that is gone cannot be woken.
         let _ = self.function.write(self.register, &pointer.to_le_bytes());
@@ -87,6 +92,7 @@ impl Queue {
         let id = entry.queue;
         let control = function.page(pci::doorbell(id))?;
         let doorbell = control.window().word64(DOORBELL_AT).map_err(unfit)?;
+        let sleeps = control.window().word32(CARD_SLEEPS_AT).map_err(unfit)?;
         let (entries, size) = (ENTRIES, BUFFER);
         let data = Memory::new(&function, u64::from(entries) * u64::from(size))?;
         let rings = |function| Memory::new(function, IOVAS_AT + u64::from(entries) * 8);
@@ -128,7 +134,7 @@ impl Queue {
             }
         };
         let (engine, base, running) = (entry.engine, entry.base, false);
-        Ok(Self { id, engine, layout, control, function, base, doorbell, status, data, descriptors, running })
+        Ok(Self { id, engine, layout, control, function, base, doorbell, sleeps, status, data, descriptors, running })
     }
 
     /// What the program has of it.
@@ -139,7 +145,8 @@ impl Queue {
 
     pub fn bell(&self) -> Bell {
         let register = if self.engine == Engine::Dd { d::TAIL } else { m::SDP };
-        Bell { function: self.function.clone(), register: register.at(self.base), doorbell: self.doorbell.clone() }
+        let (function, doorbell, sleeps) = (self.function.clone(), self.doorbell.clone(), self.sleeps.clone());
+        Bell { function, register: register.at(self.base), doorbell, sleeps }
     }
 
     fn write32(&self, register: Offset, value: u32) -> Result<(), VfioError> {
