@@ -58,11 +58,18 @@ fn stranger(path: &Path, uid: u32) -> Option<u32> {
 }
 
 /// Whether nobody but root and this user can have put there what is there: in a folder for all, anybody could listen.
-fn is_trusted(path: &Path, uid: u32) -> bool {
-    let ours = |owner| owner == 0 || owner == uid;
+pub fn is_trusted(path: &Path, uid: u32) -> bool {
+    is_folder_trusted(path, uid) || fs::symlink_metadata(path).is_ok_and(|there| is_ours(there.uid(), uid))
+}
+
+/// Whether nobody but root and this user can put something into the folder of `path`.
+pub fn is_folder_trusted(path: &Path, uid: u32) -> bool {
     let folder = path.parent().and_then(|folder| fs::metadata(folder).ok());
-    folder.is_some_and(|folder| ours(folder.uid()) && folder.mode() & 0o022 == 0)
-        || fs::symlink_metadata(path).is_ok_and(|socket| ours(socket.uid()))
+    folder.is_some_and(|folder| is_ours(folder.uid(), uid) && folder.mode() & 0o022 == 0)
+}
+
+fn is_ours(owner: u32, uid: u32) -> bool {
+    owner == 0 || owner == uid
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! `millrace agent`: serves the flow table of a card to OpenFlow controllers.
 //!
 //! - here: what can be asked for; `address`: where controllers are; `tls`, `stream`: bytes to and from one; `link`: one connection; `packets`: packets from controllers; `server`: all of them, and the card; `card`: the
-//!   flow table of a card as the switch asks for it; `state`: entries that outlive the agent; `status`: how the agent is; `vxlan`: ports that are tunnels.
+//!   flow table of a card as the switch asks for it; `state`: entries that outlive the agent; `own`: files beside the card's socket; `status`: how the agent is; `vxlan`: ports that are tunnels.
 
 mod address;
 mod card;
 mod link;
+mod own;
 mod packets;
 mod server;
 mod state;

@@ -2,7 +2,7 @@
 //! that names the card.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -10,9 +10,10 @@ use millrace::Device;
 use millrace_agent::switch::Switch;
 use millrace_agent::wire::error::request;
 use millrace_agent::wire::{Message, first};
-use millrace_driver::place;
 use millrace_tool::failure::Failure;
 use millrace_tool::output::note;
+
+use super::own::{beside, open_own, open_regular};
 
 /// The file is written anew when it is longer than this, and twice as long as it was then.
 const LONG: u64 = 8 << 20;
@@ -44,14 +45,15 @@ pub struct State {
 impl State {
     /// The file, or one beside the card's socket.
     pub fn open(asked: Option<&Path>, device: &Device) -> Result<Self, Failure> {
-        let usual = || beside(&format!("millrace-agent-{}.state", device.card_pid()));
-        let path = asked.map_or_else(usual, Path::to_owned);
-        let card = format!("{} {}", device.name(), started(device.card_pid())).into_bytes();
         // One agent for the rules that a card keeps for a user, and one for a file.
         let user = rustix::process::geteuid().as_raw();
+        let of_both = format!("millrace-agent-{}-{user}", device.card_pid());
+        let usual = || beside(&format!("{of_both}.state"));
+        let path = asked.map_or_else(usual, Path::to_owned);
+        let card = format!("{} {}", device.name(), started(device.card_pid())).into_bytes();
         let mut locked = path.clone().into_os_string();
         locked.push(".lock");
-        let of_card = beside(&format!("millrace-agent-{}-{user}.lock", device.card_pid()));
+        let of_card = beside(&format!("{of_both}.lock"));
         let locks = [of_card, locked.into()].iter().map(|place| lock(place)).collect::<Result<Vec<_>, _>>()?;
         let locks = locks.into_iter().flatten().collect();
         Ok(Self { path, lasts: asked.is_some(), card, file: None, len: 0, whole: 0, has_failed: false, _locks: locks })
@@ -64,7 +66,7 @@ impl State {
 
     /// What an agent before has left. What is cut off at the end was not done. What cannot be read is an error: it would be lost.
     pub fn left(&self) -> Result<Left, Failure> {
-        let bytes = match fs::read(&self.path) {
+        let bytes = match self.read() {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Left::default()),
             Err(source) => return Err(Failure::File { doing: "cannot read", path: self.path.clone(), source }),
@@ -100,6 +102,14 @@ impl State {
         Ok(left)
     }
 
+    /// Who names a file knows whose it is; at the usual place anybody might have put one.
+    fn read(&self) -> std::io::Result<Vec<u8>> {
+        let open = if self.lasts { open_regular } else { open_own };
+        let mut bytes = Vec::new();
+        open(OpenOptions::new().read(true), &self.path)?.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
     /// Whether what was done is not in the file, since it could not be written.
     pub fn is_behind(&self) -> bool {
         self.file.is_none()
@@ -115,7 +125,7 @@ impl State {
         // A name of this process alone, and never through a link of somebody's.
         let mut new = self.path.clone().into_os_string();
         new.push(format!(".{}.new", std::process::id()));
-        let written = OpenOptions::new().write(true).create_new(true).open(&new).and_then(|mut file| {
+        let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).and_then(|mut file| {
             file.write_all(&bytes)?;
             file.sync_data()?;
             fs::rename(&new, &self.path)?;
@@ -169,11 +179,9 @@ impl State {
     }
 }
 
-/// Takes a lock, which ends with the process. `None`: there is no place for it, so that nobody can be kept out.
+/// Takes a lock, which ends with the process. `None`: there is no place for it, or it is somebody else's, so that nobody can be kept out.
 fn lock(place: &Path) -> Result<Option<File>, Failure> {
-    let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
-    let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(place);
-    let file = match open {
+    let file = match open_own(OpenOptions::new().write(true).create(true).truncate(false).mode(0o600), place) {
         Ok(file) => file,
         Err(error) => {
             note(format!("a second agent would not be noticed: {}: {error}", place.display()));
@@ -187,11 +195,6 @@ fn lock(place: &Path) -> Result<Option<File>, Failure> {
             place.display()
         ))),
     }
-}
-
-/// A file beside the card's socket.
-pub fn beside(name: &str) -> PathBuf {
-    place::usual().with_file_name(name)
 }
 
 /// When a process was started, in ticks of the kernel: with its number, no other is meant.

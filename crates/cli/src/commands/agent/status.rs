@@ -13,7 +13,7 @@ use millrace_tool::options::Shared;
 use millrace_tool::output::{Output, Row, note};
 use serde::{Deserialize, Serialize};
 
-use super::state::beside;
+use super::own::{beside, stranger};
 
 /// How long an agent has to answer.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -94,7 +94,11 @@ pub(super) fn listen(_: &Shared, asked: Option<&Path>) -> Option<UnixListener> {
     let path = asked.map_or_else(usual, Path::to_owned);
     // Only what is a socket, and nobody's: a file that was named by mistake stays.
     let is_socket = fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_socket());
-    if is_socket && UnixStream::connect(&path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+    let may_be_own = asked.is_some() || stranger(&path).is_none();
+    if is_socket
+        && may_be_own
+        && UnixStream::connect(&path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    {
         let _ = fs::remove_file(&path);
     }
     match UnixListener::bind(&path).and_then(|listener| listener.set_nonblocking(true).map(|()| listener)) {
@@ -107,7 +111,7 @@ pub(super) fn listen(_: &Shared, asked: Option<&Path>) -> Option<UnixListener> {
 }
 
 fn usual() -> PathBuf {
-    beside("millrace-agent.sock")
+    beside(&format!("millrace-agent-{}.sock", rustix::process::geteuid().as_raw()))
 }
 
 /// Answers; whoever does not read has asked in vain.
@@ -121,6 +125,14 @@ pub(super) fn answer(mut stream: UnixStream, status: &Status) {
 /// Runs `agent status`.
 pub(super) fn run(shared: &Shared, args: &StatusArgs) -> Result<(), Failure> {
     let path = args.control.clone().unwrap_or_else(usual);
+    if args.control.is_none()
+        && let Some(owner) = stranger(&path)
+    {
+        let place = path.display();
+        return Err(Failure::Found(format!(
+            "{place} is not asked, as user {owner} has put it there: name the agent's with --control"
+        )));
+    }
     let file = |source| Failure::File { doing: "no agent answers at", path: path.clone(), source };
     let mut stream = UnixStream::connect(&path).map_err(file)?;
     stream.set_read_timeout(Some(ANSWER)).map_err(file)?;
