@@ -3,16 +3,20 @@
 //! One thread, which never waits for a guest: one request of each at a look, answers without waiting, and what a guest has left is unmapped by
 //! another thread. It turns while something moves, and sleeps otherwise.
 
-use crate::Address;
-use crate::guest::{Guest, GuestCounts, Rights, right_for};
+use crate::counts::GuestCounts;
+use crate::guest::{Guest, Means, PRICE};
 use crate::meeting::Link;
 use crate::message::Request;
+use crate::notices::{Notices, TurnedAway, Why};
 use crate::outside::FarLinks;
+use crate::page::BackendSide;
 use crate::port::{Doze, Outside, Port, PortCounts};
+use crate::rights::{Rights, right_for};
 use crate::transport::{Arrived, Door, Event};
+use crate::{Address, Error, PAGE};
 use millrace_rdma::engine::Options;
 use millrace_rdma::number::{Gid, Moment};
-use millrace_rdma::served::{Number, PutOut, Quota, Service};
+use millrace_rdma::served::{Amounts, Books, Number, PutOut, Quota, Service};
 use millrace_served::Closer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,8 +30,10 @@ const LINGER: Duration = Duration::from_micros(100);
 const LOOK: Duration = Duration::from_micros(200);
 /// The longest sleep: so late it is seen that the backend is to stop.
 const LONGEST: Duration = Duration::from_millis(100);
-/// How soon a guest that has no room for what it is told is looked at again.
-const LATE: Duration = Duration::from_millis(5);
+/// Mappings of this process that guests may have, all together: Linux allows 65,530.
+const MOST_MAPPINGS: u64 = 32_768;
+/// What was turned away, or left, and waits to be closed: with so much nobody is let in.
+const MOST_CLOSING: usize = 1024;
 /// The longest sleep where nothing says that a frame has come.
 const SILENT: Duration = Duration::from_millis(1);
 /// The other end of a wire is a thread that may have to wait for a core.
@@ -40,6 +46,9 @@ pub struct Limits {
     pub guests: usize,
     /// Pages that one may have mapped.
     pub pages: u64,
+    /// Pages that all may have mapped together. Users other than the one who runs the backend, as which domains and machines count, have a half of
+    /// it, and each of them leaves as many to the others of these as he has.
+    pub all_pages: u64,
     /// Pieces of memory that one may have mapped.
     pub pieces: usize,
     /// What guests may do.
@@ -50,7 +59,20 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { guests: 64, pages: 1 << 16, pieces: 1024, rights: Rights::default(), engine: Quota::default() }
+        let (rights, engine) = Default::default();
+        Self { guests: 64, pages: 1 << 16, all_pages: 1 << 18, pieces: 1024, rights, engine }
+    }
+}
+
+impl Limits {
+    /// Of what guests have outside of the engine: programs, mappings and mapped bytes.
+    fn memory(&self) -> Quota {
+        // A control page each. Of places there are no more than guests, which is looked at before: so users may have all of them, but none of them may.
+        let guests = self.guests.max(4) as u64;
+        let bytes = self.all_pages.saturating_add(guests).saturating_mul(PAGE as u64);
+        let all = Amounts { domains: 2 * guests, regions: MOST_MAPPINGS, bytes, ..Amounts::default() };
+        // What a program may have is looked at before.
+        Quota { program: all, all }
     }
 }
 
@@ -94,10 +116,12 @@ pub struct Backend {
     pub(crate) psn: u32,
     /// Drops what takes long.
     pub(crate) closer: Closer,
+    /// What guests have mapped.
+    books: Books,
+    pub(crate) notices: Notices,
     doors: Vec<Box<dyn Door>>,
     limits: Limits,
     began: Instant,
-    turned_away: u64,
     reports: Vec<Report>,
 }
 
@@ -128,10 +152,11 @@ impl Backend {
             gid,
             psn: seed as u32 & 0xff_ffff,
             closer: Closer::default(),
+            books: Books::new(limits.memory()),
+            notices: Notices::default(),
             doors,
             limits,
             began: Instant::now(),
-            turned_away: 0,
             reports: Vec::new(),
         }
     }
@@ -157,9 +182,14 @@ impl Backend {
         self.reports.drain(..).for_each(|told| report(&told));
     }
 
-    /// Programs that had no place, or spoke another version.
-    pub fn turned_away(&self) -> u64 {
-        self.turned_away
+    /// Programs that were not let in, by why.
+    pub fn turned_away(&self) -> TurnedAway {
+        self.notices.turned_away
+    }
+
+    /// Lines that were left out of the log, because guests caused too many.
+    pub fn unsaid(&self) -> u64 {
+        self.notices.unsaid
     }
 
     /// What the port has counted.
@@ -210,6 +240,7 @@ impl Backend {
         for at in 0..self.guests.len() {
             let guest = &mut self.guests[at];
             guest.send_late();
+            moved |= guest.end_release();
             if let Some((_, position)) = guest.waiting
                 && guest.number.is_none_or(|number| self.service.has_taken(number, position))
                 && let Some((request, _)) = guest.waiting.take()
@@ -253,7 +284,20 @@ impl Backend {
                 }
                 Request::Tell(to, bytes) => self.pass(from, to, bytes),
                 Request::Count => Ok(self.guests[at].count(&mut self.service, self.port.as_ref()).words()),
-                other => self.guests[at].answer(&mut self.service, &self.limits, self.mac, other),
+                other => {
+                    let mut means = Means {
+                        service: &mut self.service,
+                        books: &mut self.books,
+                        notices: &mut self.notices,
+                        limits: &self.limits,
+                        mac: self.mac,
+                        guests: self.guests.len(),
+                    };
+                    match self.guests[at].answer(&mut means, other) {
+                        Some(done) => done,
+                        None => return,
+                    }
+                }
             },
         };
         let guest = &mut self.guests[at];
@@ -293,7 +337,7 @@ impl Backend {
         let place = guest.maps.place();
         self.doors.iter_mut().for_each(|door| door.leave(place));
         self.reports.push(Report::Left { name: guest.maps.name().to_owned(), address, was_put_out, counts });
-        guest.bury(left);
+        guest.bury(left, &mut self.books);
     }
 
     /// Waits until something comes by a door, a bell or the port, at most so long, and hears it.
@@ -307,7 +351,9 @@ impl Backend {
             });
             fds.extend([watch(bell), life]);
         }
-        fds.extend(self.doors.iter().flat_map(|door| door.fds()).map(watch));
+        if self.closer.try_again() && !self.closer.waits_for(MOST_CLOSING) {
+            fds.extend(self.doors.iter_mut().flat_map(|door| door.fds()).map(watch));
+        }
         let doors_end = fds.len();
         fds.extend(port.map(|port| watch(port.as_fd())));
         let wait = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
@@ -330,6 +376,8 @@ impl Backend {
             for event in self.doors.iter_mut().flat_map(|door| door.look()).collect::<Vec<_>>() {
                 match event {
                     Event::Came(arrived) => self.let_in(arrived),
+                    Event::TurnedAway(why, line) => self.notices.turn_away(why, || line),
+                    Event::Noted(line) => self.notices.warn(|| line),
                     Event::Went(place) => {
                         let gone = self.guests.iter().filter(|guest| guest.maps.place() == place);
                         ended.extend(gone.map(|guest| guest.address));
@@ -348,36 +396,44 @@ impl Backend {
         let (name, place) = (maps.name().to_owned(), maps.place());
         let address = self.port.as_ref().map_or(maps.address(), |port| port.number(maps.address()));
         let is_taken = self.guests.iter().any(|guest| guest.address == address);
-        let guest = (self.guests.len() < self.limits.guests && !is_taken).then(|| Guest::new(maps, address, &control));
-        match guest {
-            Some(Ok(guest)) => {
-                self.reports.push(Report::Came { name, address });
-                if let Some(port) = &mut self.port {
-                    port.add(address);
+        let account = maps.account();
+        let refused = if self.guests.len() >= self.limits.guests || is_taken {
+            (Why::Crowded, "there are as many guests as there may be, or its address is taken".to_owned())
+        } else if let Err(error) = self.books.check(account, &Amounts::default(), &PRICE) {
+            (Why::Crowded, error.to_string())
+        } else {
+            match BackendSide::new(&control) {
+                Ok(side) => {
+                    self.books.add(account, &PRICE);
+                    self.reports.push(Report::Came { name, address });
+                    if let Some(port) = &mut self.port {
+                        port.add(address);
+                    }
+                    return self.guests.push(Guest::new(maps, address, side));
                 }
-                self.guests.push(guest);
+                Err(error @ Error::Version) => (Why::Greeting, error.to_string()),
+                Err(error) => (Why::Memory, error.to_string()),
             }
-            refused => {
-                let why = match &refused {
-                    Some(Err(error)) => error.to_string(),
-                    _ => "there are as many guests as there may be, or its address is taken".to_owned(),
-                };
-                tracing::warn!(guest = name, why, "a guest was turned away");
-                self.turned_away += 1;
-                self.doors.iter_mut().for_each(|door| door.leave(place));
-            }
-        }
+        };
+        self.doors.iter_mut().for_each(|door| door.leave(place));
+        self.closer.close((maps, control));
+        let (why, text) = refused;
+        self.notices.turn_away(why, || format!("{name} was turned away: {text}"));
     }
 
     fn sleep(&mut self, next: Option<Moment>) {
-        let nothing = self.guests.iter().all(|guest| guest.control.requests.doze());
+        let (mut nothing, mut most) = (true, LONGEST);
+        for guest in &mut self.guests {
+            let is_empty = guest.control.requests.doze();
+            match guest.held_for() {
+                // What it asks for has to wait, and nobody rings when that is over.
+                Some(held) => most = most.min(held),
+                None => nothing &= is_empty,
+            }
+        }
         let is_busy = self.guests.iter().any(|guest| guest.waiting.is_some());
-        let mut most = LONGEST;
         if let Some(next) = next {
             most = most.min(Duration::from_nanos(next.nanoseconds().saturating_sub(self.now().nanoseconds())));
-        }
-        if self.guests.iter().any(Guest::is_deaf) {
-            most = most.min(LATE);
         }
         if nothing && !is_busy && self.service.doze() {
             self.sleep_by_port(most);

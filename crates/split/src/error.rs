@@ -1,6 +1,6 @@
 //! Why a call did nothing.
 
-use crate::guest::Right;
+use crate::rights::Right;
 use millrace_dma::{OutOfRange, RegionError};
 use millrace_slurpoe::Address;
 use rustix::io::Errno;

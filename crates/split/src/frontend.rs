@@ -1,8 +1,10 @@
 //! The guest's side: requests by the control page, and work by rings in granted memory.
 
-use crate::guest::{GuestCounts, pages_of, right_for};
+use crate::counts::GuestCounts;
+use crate::guest::pages_of;
 use crate::message::{MOST_REFERENCES, Message, Request, Welcome};
 use crate::page::GuestSide;
+use crate::rights::right_for;
 use crate::transport::{Counts, Granted, Grants};
 use crate::{Address, Error, ivshmem, xen};
 use millrace_dma::{Iova, Window};

@@ -1,15 +1,17 @@
 //! A program in a guest, as the backend sees it: its control page, its memory, and what it has in the engine.
 
+use crate::counts::GuestCounts;
 use crate::meeting::Allowance;
 use crate::message::{Message, Request, Welcome};
+use crate::notices::Notices;
 use crate::page::BackendSide;
 use crate::port::{Port, PortCounts};
-use crate::transport::{Counts, Maps};
+use crate::transport::Maps;
 use crate::{Address, Error, Limits, PAGE};
 use millrace_dma::{Access as Reach, Domain, Iova, MapError, Pinned, UnmapError, Window};
 use millrace_rdma::memory::ProtectionDomain;
 use millrace_rdma::number::Key;
-use millrace_rdma::served::{Number, SHARED_LEN, ServeError, Service, queue_lines, ring_len};
+use millrace_rdma::served::{Amounts, Books, Number, SHARED_LEN, ServeError, Service, queue_lines, ring_len};
 use millrace_rdma::transport::Init;
 use millrace_rdma::work::Access;
 use millrace_ring::lines::{MOST_WORDS, Malformed};
@@ -18,140 +20,57 @@ use millrace_served::{Closer, wire};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// What waits for a guest that does not read: more than the ends of all its connections, which are told unasked.
 const MOST_LATE: usize = 2 * crate::meeting::MOST_PEERS;
+/// How soon it is looked again whether something that keeps a guest's requests waiting is over.
+const HELD: Duration = Duration::from_millis(5);
+/// The same of memory that is being unmapped.
+const RELEASED: Duration = Duration::from_millis(1);
+/// The longest that a guest waits because others had to wait for it.
+const MOST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Something that a guest may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Right {
-    /// Have memory mapped, and register it.
-    Memory,
-    /// Open an endpoint, and connect with others.
-    Connect,
-    /// Tell other programs a few bytes.
-    Tell,
-    /// Make queue pairs, shared receive queues and windows of its own.
-    Engine,
+/// What of the backend requests need.
+pub(crate) struct Means<'b> {
+    pub service: &'b mut Service,
+    pub books: &'b mut Books,
+    pub notices: &'b mut Notices,
+    pub limits: &'b Limits,
+    pub mac: Address,
+    /// Guests that there are.
+    pub guests: usize,
 }
 
-impl Right {
-    /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 4] =
-        [(Self::Memory, "memory"), (Self::Connect, "connect"), (Self::Tell, "tell"), (Self::Engine, "engine")];
+/// Memory that is mapped.
+struct Mapped {
+    pages: u32,
+    /// The last of it that is dropped, by another thread.
+    window: Window,
+    price: Amounts,
 }
 
-impl core::fmt::Display for Right {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(Self::ALL.iter().find(|(right, _)| right == self).map_or("", |(_, name)| name))
-    }
+/// Memory that is being unmapped.
+struct Releasing {
+    is_done: Arc<AtomicBool>,
+    pages: u32,
 }
 
-/// What guests may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rights(u8);
-
-impl Default for Rights {
-    fn default() -> Self {
-        Self::of(&Right::ALL.map(|(right, _)| right))
-    }
-}
-
-impl Rights {
-    /// These and no others.
-    pub fn of(rights: &[Right]) -> Self {
-        Self(rights.iter().fold(0, |all, right| all | 1 << *right as u8))
-    }
-
-    /// Whether that is among them.
-    pub fn has(self, right: Right) -> bool {
-        self.0 >> right as u8 & 1 == 1
-    }
-}
-
-/// The right that a request needs.
-pub fn right_for(request: &Request) -> Option<Right> {
-    match request {
-        Request::Hello | Request::Count => None,
-        Request::Grant { .. } | Request::Release(_) | Request::Join(_) | Request::Register { .. } => {
-            Some(Right::Memory)
-        }
-        Request::CreateQueue(..) => None,
-        // To make or change something of its own; what is told or ended needs no right.
-        Request::Engine(request) => match request {
-            wire::Request::CreatePair(_)
-            | wire::Request::ModifyPair(..)
-            | wire::Request::CreateShared(..)
-            | wire::Request::CreateWindow(..) => Some(Right::Engine),
-            _ => None,
-        },
-        Request::Open(_) | Request::Connect(_) | Request::Disconnect(_) => Some(Right::Connect),
-        Request::Tell(..) => Some(Right::Tell),
-    }
-}
-
-/// What the backend has counted for a guest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GuestCounts {
-    /// What the transport took at this side.
-    pub transport: Counts,
-    /// Requests of its control page.
-    pub requests: u64,
-    /// Those that were refused.
-    pub refused: u64,
-    /// Addresses that were not in its domain.
-    pub faults: u64,
-    /// Pages that are mapped.
-    pub pages: u64,
-    /// Messages that all guests have posted.
-    pub taken: u64,
-    /// Bytes that the engine has copied for all guests, from one to another, once.
-    pub copied: u64,
-    /// Packets between guests of which the engine has made copies on the way, for all of them.
-    pub packets: u64,
-    /// Frames that went out by the port and came in by it, for all guests.
-    pub frames: u64,
-    /// Bytes that were copied between guests' memory, frames and the port, for all of them.
-    pub port_copied: u64,
-}
-
-impl GuestCounts {
-    /// In the order in which they stand in an answer.
-    pub fn words(&self) -> Vec<u64> {
-        let Self { transport, requests, refused, faults, pages, taken, copied, packets, frames, port_copied } = *self;
-        [&transport.words()[..], &[requests, refused, faults, pages, taken, copied, packets, frames, port_copied]]
-            .concat()
-    }
-
-    /// The other way round.
-    pub fn read(words: &[u64]) -> Option<Self> {
-        let (transport, &[requests, refused, faults, pages, taken, copied, packets, frames, port_copied]) =
-            words.split_first_chunk::<5>()?
-        else {
-            return None;
-        };
-        let transport = Counts::of_words(*transport);
-        Some(Self { transport, requests, refused, faults, pages, taken, copied, packets, frames, port_copied })
-    }
-
-    /// What was added since; of pages, those that are mapped.
-    #[must_use]
-    pub fn since(&self, before: &Self) -> Self {
-        Self {
-            transport: self.transport.since(&before.transport),
-            requests: self.requests.saturating_sub(before.requests),
-            refused: self.refused.saturating_sub(before.refused),
-            faults: self.faults.saturating_sub(before.faults),
-            pages: self.pages,
-            taken: self.taken.saturating_sub(before.taken),
-            copied: self.copied.saturating_sub(before.copied),
-            packets: self.packets.saturating_sub(before.packets),
-            frames: self.frames.saturating_sub(before.frames),
-            port_copied: self.port_copied.saturating_sub(before.port_copied),
-        }
-    }
-}
+/// What a program costs its user when it comes: its place, and its control page.
+pub(crate) const PRICE: Amounts = Amounts { domains: 1, regions: 1, bytes: PAGE as u64, ..NOTHING };
+const NOTHING: Amounts = Amounts {
+    domains: 0,
+    regions: 0,
+    bytes: 0,
+    queues: 0,
+    completions: 0,
+    shared: 0,
+    pairs: 0,
+    queue_bytes: 0,
+    services: 0,
+};
 
 /// A program in a guest.
 pub(crate) struct Guest {
@@ -180,9 +99,15 @@ pub(crate) struct Guest {
     domain: Domain,
     /// Memory that is being granted: pages, and those that are known.
     granting: Option<(u32, Vec<u32>)>,
-    /// Pages of what is mapped, by where it begins.
-    mapped: HashMap<u64, u32>,
+    /// What is mapped, by where it begins.
+    mapped: HashMap<u64, Mapped>,
+    releasing: Option<Releasing>,
+    /// Pages that are mapped, also of what is being unmapped.
     pages: u64,
+    /// What its user pays for it.
+    paid: Amounts,
+    /// It is not listened to before: others have had to wait for it.
+    busy_until: Option<Instant>,
     faults: u64,
     /// What rings and regions lie in: it is not unmapped under them.
     rings: Option<Pinned>,
@@ -202,11 +127,12 @@ fn no(errno: Errno) -> i32 {
 }
 
 impl Guest {
-    pub fn new(maps: Box<dyn Maps>, address: Address, control: &Window) -> Result<Self, Error> {
+    /// One that has been paid for ([`PRICE`]).
+    pub fn new(maps: Box<dyn Maps>, address: Address, control: BackendSide) -> Self {
         let opening = RandomState::new().hash_one(maps.place()) | 1;
-        Ok(Self {
+        Self {
             maps,
-            control: BackendSide::new(control)?,
+            control,
             address,
             number: None,
             open: None,
@@ -222,7 +148,10 @@ impl Guest {
             domain: Domain::new(),
             granting: None,
             mapped: HashMap::new(),
+            releasing: None,
             pages: 0,
+            paid: PRICE,
+            busy_until: None,
             faults: 0,
             rings: None,
             queues: HashMap::new(),
@@ -230,12 +159,12 @@ impl Guest {
             late: VecDeque::new(),
             closer: Closer::default(),
             words: Box::new([0; MOST_WORDS]),
-        })
+        }
     }
 
     /// The next request, if there is one and none waits.
     pub fn take(&mut self) -> Result<Option<Request>, Malformed> {
-        if self.waiting.is_some() || self.asks.is_some() || !self.late.is_empty() {
+        if self.waiting.is_some() || self.asks.is_some() || self.held_for().is_some() {
             return Ok(None);
         }
         let Some(len) = self.control.requests.take(&mut self.words)? else { return Ok(None) };
@@ -244,6 +173,38 @@ impl Guest {
         let (number, request) = Request::read(&self.words[..len]).ok_or(Malformed)?;
         self.request = number;
         Ok(Some(request))
+    }
+
+    /// How soon it is to be looked whether its requests are taken again; `None`: they are. Nothing rings when that changes.
+    pub fn held_for(&mut self) -> Option<Duration> {
+        if let Some(until) = self.busy_until {
+            let left = until.saturating_duration_since(Instant::now());
+            if !left.is_zero() {
+                return Some(left);
+            }
+            self.busy_until = None;
+        }
+        if self.releasing.is_some() {
+            return Some(RELEASED);
+        }
+        let is_held = !self.late.is_empty() || self.closer.is_full() || !self.closer.try_again();
+        is_held.then_some(HELD)
+    }
+
+    /// Others have waited for something that this guest wanted since `began`: now it waits as long as all of them together.
+    fn pause(&mut self, began: Instant, guests: usize) {
+        let waited = began.elapsed().saturating_mul(u32::try_from(guests).unwrap_or(u32::MAX));
+        self.busy_until = Some(Instant::now() + waited.min(MOST_PAUSE));
+    }
+
+    /// Answers a request whose memory is unmapped by now. Whether there was one.
+    pub fn end_release(&mut self) -> bool {
+        // Acquire pairs with the Release of the thread that unmaps.
+        let done = self.releasing.take_if(|releasing| releasing.is_done.load(Ordering::Acquire));
+        let Some(Releasing { pages, .. }) = done else { return false };
+        self.pages -= u64::from(pages);
+        self.is_over |= !self.send_answer(Ok(Vec::new()));
+        true
     }
 
     /// Answers the request that was taken last. Whether there was room for it, now or soon.
@@ -285,12 +246,15 @@ impl Guest {
         !self.late.is_empty()
     }
 
-    /// Does what concerns nobody else.
-    pub fn answer(&mut self, service: &mut Service, limits: &Limits, mac: Address, request: Request) -> Done {
-        match request {
-            Request::Hello => Ok(Welcome { address: self.address, mac, pages: limits.pages }.write()),
-            Request::Grant { pages, first, references } => self.grant(limits, (pages, first), &references),
-            Request::Release(at) => self.release(at),
+    /// Does what concerns nobody else. `None`: it is answered later.
+    pub fn answer(&mut self, means: &mut Means<'_>, request: Request) -> Option<Done> {
+        if let Request::Release(at) = request {
+            return self.release(means.books, at);
+        }
+        let service = &mut *means.service;
+        Some(match request {
+            Request::Hello => Ok(Welcome { address: self.address, mac: means.mac, pages: means.limits.pages }.write()),
+            Request::Grant { pages, first, references } => self.grant(means, (pages, first), &references),
             Request::Join(at) => self.join(service, at),
             Request::CreateQueue(depth, at) => self.create_queue(service, depth, at),
             Request::Register { domain, access, at, len } => self.register(service, domain, access, (at, len)),
@@ -299,14 +263,15 @@ impl Guest {
                 self.open = Some(init);
                 Ok(Vec::new())
             }
-            Request::Connect(_) | Request::Disconnect(_) | Request::Tell(..) | Request::Count => {
+            Request::Release(_) | Request::Connect(_) | Request::Disconnect(_) | Request::Tell(..) | Request::Count => {
                 Err(no(Errno::OPNOTSUPP))
             }
-        }
+        })
     }
 
     /// Pages of memory, some at a time; the last ones have all of them mapped.
-    fn grant(&mut self, limits: &Limits, (pages, first): (u32, u32), references: &[u32]) -> Done {
+    fn grant(&mut self, means: &mut Means<'_>, (pages, first): (u32, u32), references: &[u32]) -> Done {
+        let limits = means.limits;
         // One that has given up in the middle begins anew: what it named before belongs to other memory.
         let (all, mut known) = self.granting.take().filter(|_| first > 0).unwrap_or((pages, Vec::new()));
         let is_next = all == pages && known.len() == first as usize;
@@ -322,30 +287,54 @@ impl Guest {
             self.granting = Some((pages, known));
             return Ok(vec![count, 0]);
         }
-        let window = self.maps.map(&known).map_err(|error| {
-            tracing::warn!(guest = self.maps.name(), %error, "granted memory is refused");
+        let regions = self.maps.mappings(&known);
+        let bytes = if regions > 0 { u64::from(pages) * PAGE as u64 } else { 0 };
+        let price = Amounts { regions, bytes, ..NOTHING };
+        means.books.check(self.maps.account(), &self.paid, &price).map_err(|error| error.errno())?;
+        let began = Instant::now();
+        let mapped = self.maps.map(&known);
+        self.pause(began, means.guests);
+        let window = mapped.map_err(|error| {
+            let guest = self.maps.name();
+            means.notices.warn(|| format!("memory that {guest} has granted is refused: {error}"));
             match error {
                 Error::System { source, .. } => no(source),
                 _ => no(Errno::FAULT),
             }
         })?;
-        let at = self.domain.map(window, Reach::ReadWrite, None).map_err(|error| match error {
+        let at = self.domain.map(window.clone(), Reach::ReadWrite, None).map_err(|error| match error {
             MapError::ReadOnly => no(Errno::ACCESS),
             _ => no(Errno::NOMEM),
         })?;
-        self.mapped.insert(at.get(), pages);
+        means.books.add(self.maps.account(), &price);
+        self.paid = self.paid.plus(&price);
+        self.mapped.insert(at.get(), Mapped { pages, window, price });
         self.pages += u64::from(pages);
         Ok(vec![u64::from(pages), at.get()])
     }
 
-    fn release(&mut self, at: Iova) -> Done {
+    /// Answered when another thread has unmapped it: then it is nobody's any more, and paid for no longer.
+    fn release(&mut self, books: &mut Books, at: Iova) -> Option<Done> {
         // Nobody has an IOTLB of this domain that would have to come round.
-        self.domain.unmap(at, Duration::ZERO, || ()).map_err(|error| match error {
-            UnmapError::NotMapped(_) => no(Errno::NOENT),
-            UnmapError::InUse(_) | UnmapError::Timeout(_) => no(Errno::BUSY),
-        })?;
-        self.pages -= self.mapped.remove(&at.get()).map_or(0, u64::from);
-        Ok(Vec::new())
+        if let Err(error) = self.domain.unmap(at, Duration::ZERO, || ()) {
+            return Some(Err(match error {
+                UnmapError::NotMapped(_) => no(Errno::NOENT),
+                UnmapError::InUse(_) | UnmapError::Timeout(_) => no(Errno::BUSY),
+            }));
+        }
+        let Some(Mapped { pages, window, price }) = self.mapped.remove(&at.get()) else { return Some(Ok(Vec::new())) };
+        self.paid = self.paid.minus(&price);
+        let debt = books.owe(self.maps.account(), &price);
+        let is_done = Arc::new(AtomicBool::new(false));
+        self.releasing = Some(Releasing { is_done: Arc::clone(&is_done), pages });
+        // What is left of a region, or of a ring, in it goes before, by the same thread.
+        self.closer.run(1, move || {
+            drop(window);
+            drop(debt);
+            // Release pairs with the Acquire in `end_release`.
+            is_done.store(true, Ordering::Release);
+        });
+        None
     }
 
     fn pin(&mut self, at: Iova, len: usize) -> Result<Pinned, i32> {
@@ -441,12 +430,16 @@ impl Guest {
         }
     }
 
-    /// It has gone. What it had is unmapped by a thread of its own: that takes as long as it is much.
-    pub fn bury(mut self, left: impl Send + 'static) {
+    /// It has gone. What it had is unmapped by a thread of its own: that takes as long as it is much, and is paid for until then.
+    pub fn bury(mut self, left: impl Send + 'static, books: &mut Books) {
         self.control.end();
         self.maps.ring();
+        let debt = books.owe(self.maps.account(), &self.paid);
         let mut closer = core::mem::take(&mut self.closer);
-        closer.close((left, self));
+        closer.run(1, move || {
+            drop((left, self));
+            drop(debt);
+        });
     }
 }
 

@@ -18,11 +18,12 @@
 //!
 //! A backend may have a port: then guests reach endpoints of SLURPoE on a wire, and are reached by them, each with an address of its own.
 //!
-//! Rooms: `page`: the control page. `message`: what stands in its rings. `transport`: the two traits. `guest`, `meeting`, `backend`: the side
-//! outside; `port`, `outside`: frames, and connections with endpoints on a wire. `frontend`, `endpoint`: the side of the guest.
+//! Rooms: `page`: the control page. `message`: what stands in its rings. `transport`: the two traits. `guest`, `rights`, `counts`, `meeting`, `backend`: the side
+//! outside; `notices`: what it says of them; `port`, `outside`: frames, and connections with endpoints on a wire. `frontend`, `endpoint`: the side of the guest.
 #![deny(unsafe_code)]
 
 mod backend;
+mod counts;
 mod endpoint;
 mod error;
 mod frontend;
@@ -31,20 +32,24 @@ pub mod ivshmem;
 mod meeting;
 pub mod memory;
 pub mod message;
+mod notices;
 mod outside;
 pub mod page;
 mod port;
+mod rights;
 pub mod transport;
 pub mod xen;
 
 pub use backend::{Backend, Limits, Report};
+pub use counts::GuestCounts;
 pub use endpoint::{Config, Endpoint, Part, Region, Transfer};
 pub use error::Error;
 pub use frontend::{Frontend, Status};
-pub use guest::{GuestCounts, Right, Rights};
 pub use millrace_link::Wanted;
 pub use millrace_slurpoe::{Access, Address, Completion, Failed, Kind, Told};
+pub use notices::{TurnedAway, Why};
 pub use port::{MOST_NUMBER, Port, PortConfig, PortCounts};
+pub use rights::{Right, Rights};
 pub use transport::{Arrived, Counts, Door, Event, Granted, Grants, Maps};
 
 /// Bytes of a page: the smallest piece of memory that is granted.

@@ -185,7 +185,7 @@ impl Backend {
     /// Asks that were not answered are sent again, or given up. What has been said on the wire is heard.
     pub(crate) fn agree(&mut self, now: Moment) {
         if let Some(why) = self.port.as_mut().and_then(|port| port.take_end()) {
-            tracing::warn!(why, "the port has ended: guests reach only each other");
+            self.notices.warn(|| format!("the port has ended, and guests reach only each other: {why}"));
             let all: Vec<Ends> = self.far.all.keys().copied().collect();
             all.into_iter().for_each(|ends| self.lose(ends, Errno::NETDOWN));
         }

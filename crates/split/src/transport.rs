@@ -1,5 +1,6 @@
 //! How pages are granted and mapped, and how two sides wake each other: what a transport has to do.
 
+use crate::notices::Why;
 use crate::{Address, Error};
 use millrace_dma::Window;
 use millrace_rdma::served::Account;
@@ -84,6 +85,9 @@ pub trait Maps: Send {
     /// They are not granted, or there are too many.
     fn map(&mut self, references: &[u32]) -> Result<Window, Error>;
 
+    /// Mappings of this process that [`Maps::map`] makes of them; 0: they are a part of one that is there.
+    fn mappings(&self, references: &[u32]) -> u64;
+
     /// Wakes the guest. Never waits.
     fn ring(&mut self);
 
@@ -129,12 +133,16 @@ pub enum Event {
     Came(Arrived),
     /// The guest with that [`Maps::place`] has ended.
     Went(u64),
+    /// A program was not let in; why, and more for people.
+    TurnedAway(Why, String),
+    /// Something else for the log.
+    Noted(String),
 }
 
 /// Where programs of guests come in.
 pub trait Door: Send {
-    /// Readable when something may have happened.
-    fn fds(&self) -> Vec<BorrowedFd<'_>>;
+    /// Readable when something may have happened. Asked again ten times a second.
+    fn fds(&mut self) -> Vec<BorrowedFd<'_>>;
 
     /// What has happened. Looks at a few things, without waiting.
     fn look(&mut self) -> Vec<Event>;

@@ -77,11 +77,15 @@ impl Amounts {
         }
     }
 
-    pub(super) fn plus(&self, more: &Self) -> Self {
+    /// Both together.
+    #[must_use]
+    pub fn plus(&self, more: &Self) -> Self {
         self.of_each(more, u64::saturating_add)
     }
 
-    pub(super) fn minus(&self, less: &Self) -> Self {
+    /// Without these, and nothing where there is less.
+    #[must_use]
+    pub fn minus(&self, less: &Self) -> Self {
         self.of_each(less, u64::saturating_sub)
     }
 }
@@ -136,7 +140,7 @@ struct User {
 }
 
 /// What everybody has.
-pub(super) struct Books {
+pub struct Books {
     quota: Quota,
     users: FxHashMap<u32, User>,
     /// Users other than the owner of the card.
@@ -150,7 +154,7 @@ pub(super) struct Books {
 type Paid = (Account, Amounts);
 
 /// What is paid for something that no program has any more, and that is to be dropped before this is, by any thread.
-pub(super) struct Debt(Sender<Paid>, Paid);
+pub struct Debt(Sender<Paid>, Paid);
 
 impl Drop for Debt {
     fn drop(&mut self) {
@@ -160,12 +164,16 @@ impl Drop for Debt {
 }
 
 impl Books {
+    /// Nobody has anything.
     pub fn new(quota: Quota) -> Self {
         let (users, others, all) = Default::default();
         Self { quota, users, others, all, over: channel() }
     }
 
     /// Whether a program that has `own` may have so much more.
+    ///
+    /// # Errors
+    /// [`ServeError::Quota`], [`ServeError::Crowded`].
     pub fn check(&mut self, account: Account, own: &Amounts, more: &Amounts) -> Result<(), ServeError> {
         self.settle();
         let user = self.users.get(&account.uid).map(|user| user.has).unwrap_or_default();
@@ -187,6 +195,7 @@ impl Books {
         Ok(())
     }
 
+    /// A user has so much more.
     pub fn add(&mut self, account: Account, more: &Amounts) {
         let user = self.users.entry(account.uid).or_default();
         user.has = user.has.plus(more);
@@ -196,6 +205,7 @@ impl Books {
         }
     }
 
+    /// He has so much less, at once.
     pub fn sub(&mut self, account: Account, less: &Amounts) {
         if let Some(user) = self.users.get_mut(&account.uid) {
             user.has = user.has.minus(less);

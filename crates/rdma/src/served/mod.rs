@@ -31,7 +31,7 @@ mod turn;
 mod waits;
 mod work;
 
-pub use books::{Account, Amounts, Quota};
+pub use books::{Account, Amounts, Books, Debt, Quota};
 pub use general::{GeneralCounters, ID_BITS};
 pub use program::{Full, Program};
 pub use service::{Counters, Left, Number, PutOut, ServeError, Service};

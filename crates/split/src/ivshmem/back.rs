@@ -1,6 +1,7 @@
 //! The backend's side: a peer of the host, among the machines that share a memory.
 
 use super::{BACKEND, BEAT, CONTROL, PRESENCE, Slices, WHO};
+use crate::notices::Why;
 use crate::transport::{Arrived, Counts, Door, Event, Maps};
 use crate::{Address, Error, PAGE};
 use millrace_dma::{Ordering, Window};
@@ -118,7 +119,7 @@ impl IvshmemDoor {
         gone
     }
 
-    fn arrive(&mut self, peer: u16) -> Option<Arrived> {
+    fn arrive(&mut self, peer: u16) -> Option<Event> {
         let (presence, who, head) = self.says(peer)?;
         let is_known = self.known.iter().any(|one| one.peer == peer);
         if is_known || self.refused.contains(&(peer, presence, who)) {
@@ -131,12 +132,12 @@ impl IvshmemDoor {
             Ok(arrived) => {
                 let at = Instant::now();
                 self.known.push(Known { peer, presence, who, place, beat: 0, at });
-                Some(arrived)
+                Some(Event::Came(arrived))
             }
             Err(error) => {
-                tracing::warn!(peer, %error, "a program was turned away");
                 self.refused.push((peer, presence, who));
-                None
+                let path = self.path.display();
+                Some(Event::TurnedAway(Why::Memory, format!("peer {peer} of {path} was turned away: {error}")))
             }
         }
     }
@@ -160,7 +161,7 @@ impl IvshmemDoor {
 }
 
 impl Door for IvshmemDoor {
-    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+    fn fds(&mut self) -> Vec<BorrowedFd<'_>> {
         let is_alone = lock(&self.endpoint).is_alone();
         let [bell, server] = &self.bells;
         let all = [Some(bell), Some(server).filter(|_| !is_alone), Some(&self.timer)];
@@ -177,7 +178,7 @@ impl Door for IvshmemDoor {
         let mut events = self.gone();
         let own = self.own;
         for peer in (0..slots).filter(|peer| *peer != own) {
-            events.extend(self.arrive(peer).map(Event::Came));
+            events.extend(self.arrive(peer));
         }
         events
     }
@@ -222,6 +223,10 @@ impl Maps for IvshmemMaps {
         self.counts.pages += references.len() as u64;
         debug_assert_eq!(window.len(), references.len() * PAGE);
         Ok(window)
+    }
+
+    fn mappings(&self, _: &[u32]) -> u64 {
+        0
     }
 
     fn ring(&mut self) {

@@ -1,14 +1,16 @@
 //! The backend's side.
 
 use super::{FILE, HELLO};
+use crate::notices::Why;
 use crate::transport::{Arrived, Counts, Door, Event, Maps};
 use crate::{Address, Error, PAGE};
-use millrace_dma::{Region, Window, take_descriptors};
+use millrace_callers::{Call, Caller, Carries, Entrance, Listener, owner_only};
+use millrace_dma::{Region, Window};
 use millrace_rdma::served::Account;
-use millrace_served::{Caller, Listener, May, bell, owner_only, record, wire::Words};
+use millrace_served::{bell, record, wire::Words};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SocketFlags, accept_with, recv};
+use rustix::net::{RecvFlags, recv};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -21,11 +23,9 @@ const ACCEPTED: usize = 4;
 const MOST_RUNS: usize = 8;
 
 /// A socket at which programs call. Only those of the user who runs the backend, and of root, are let in: whoever has a file can keep a page
-/// fault of the backend waiting.
+/// fault of the backend waiting. Whatever somebody brings who is not let in is closed by another thread: that can take as long as he likes.
 pub struct MemoryDoor {
-    _listener: Listener,
-    socket: OwnedFd,
-    may: May,
+    entrance: Entrance,
     strangers: Vec<Stranger>,
     next: u64,
 }
@@ -43,71 +43,119 @@ impl MemoryDoor {
     /// Something else is there, or the folder is not writable.
     pub fn at(path: PathBuf) -> Result<Self, Error> {
         let what = format!("cannot listen at {}", path.display());
-        let mut listener = Listener::at(path).map_err(Error::system(what.clone()))?;
-        let socket = listener.take().ok_or_else(|| Error::system(what)(Errno::BADF))?;
-        Ok(Self { _listener: listener, socket, may: owner_only(), strangers: Vec::new(), next: 0 })
+        let listener = Listener::private(path, Carries::Records).map_err(Error::system(what.clone()))?;
+        let entrance = Entrance::new(listener, owner_only()).map_err(Error::system(what))?;
+        Ok(Self { entrance, strangers: Vec::new(), next: 0 })
     }
 
-    fn accept(&mut self) {
+    fn accept(&mut self, events: &mut Vec<Event>) {
         for _ in 0..ACCEPTED {
-            let Ok(socket) = accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else { return };
-            let caller = (self.may)(socket.as_fd()).filter(|_| self.strangers.len() < MOST_STRANGERS);
-            if let Some(caller) = caller {
-                let _ = take_descriptors(&socket);
-                self.strangers.push(Stranger { socket, caller, since: Instant::now() });
-            } else {
-                tracing::warn!("a program of another user, or one too many, was turned away");
+            match self.entrance.accept() {
+                None => return,
+                Some(Call::In(socket, caller)) if self.strangers.len() < MOST_STRANGERS => {
+                    self.strangers.push(Stranger { socket, caller, since: Instant::now() });
+                }
+                Some(Call::In(socket, Caller { pid, .. })) => {
+                    self.entrance.turn_away(socket);
+                    let line = format!("process {pid} was turned away: too many call at once");
+                    events.push(Event::TurnedAway(Why::Crowded, line));
+                }
+                Some(Call::Refused(caller)) => {
+                    let uid = caller.map_or("another".to_owned(), |caller| caller.uid.to_string());
+                    events.push(Event::TurnedAway(Why::User, format!("a program of user {uid} was turned away")));
+                }
+                Some(Call::Exhausted) => {
+                    events
+                        .push(Event::Noted("nobody is let in for a moment: there are no descriptors left".to_owned()));
+                }
             }
         }
     }
 
-    /// Lets in who has greeted. `None`: he has not, or may not.
-    fn greet(&mut self, stranger: Stranger, fds: Vec<OwnedFd>) -> Result<Arrived, Error> {
-        let [file] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| Error::Version)?;
-        let control = Region::map_parts(&[(&file, 0, PAGE)])?.window().clone();
+    /// What somebody says who has called; `None`: nothing yet.
+    fn hear(&mut self, stranger: Stranger) -> Option<Event> {
+        let pid = stranger.caller.pid;
+        // The system would close what it has no descriptors for, at once.
+        let heard = match record::has_room(&stranger.socket) {
+            true => record::receive_any(&stranger.socket),
+            false => Ok(None),
+        };
+        let (words, fds) = match heard {
+            Ok(Some((words, fds))) => (words.ok(), fds),
+            Ok(None) if stranger.since.elapsed() < GREETING => {
+                self.strangers.push(stranger);
+                return None;
+            }
+            Ok(None) | Err(_) => (None, Vec::new()),
+        };
+        if words.is_some_and(|words| words.bytes() == Words::answer(&[HELLO]).bytes()) {
+            return Some(self.greet(stranger, fds));
+        }
+        self.entrance.close(fds);
+        self.entrance.turn_away(stranger.socket);
+        let line = format!("process {pid} was turned away: it said nothing, or something else than the protocol has");
+        Some(Event::TurnedAway(Why::Greeting, line))
+    }
+
+    /// Lets in who has greeted, if he has brought what he is to bring.
+    fn greet(&mut self, Stranger { socket, caller, .. }: Stranger, fds: Vec<OwnedFd>) -> Event {
+        let refused = |why, error: &dyn std::fmt::Display| {
+            Event::TurnedAway(why, format!("process {} was turned away: {error}", caller.pid))
+        };
+        let file = match <[OwnedFd; 1]>::try_from(fds) {
+            Ok([file]) => file,
+            Err(fds) => {
+                self.entrance.close(fds);
+                self.entrance.turn_away(socket);
+                return refused(Why::Greeting, &Error::Version);
+            }
+        };
+        match self.meet(&socket, &file) {
+            Ok((control, to_card, to_program)) => {
+                self.next += 1;
+                let Caller { pid, uid, is_limited } = caller;
+                let maps = MemoryMaps {
+                    socket,
+                    file,
+                    to_card,
+                    to_program,
+                    name: format!("process {pid}"),
+                    account: Account { uid, is_owner: !is_limited },
+                    place: self.next,
+                    counts: Counts { pages: 1, ..Counts::default() },
+                };
+                Event::Came(Arrived { maps: Box::new(maps), control })
+            }
+            Err(error) => {
+                self.entrance.close(file);
+                self.entrance.turn_away(socket);
+                refused(Why::Memory, &error)
+            }
+        }
+    }
+
+    /// The control page, and bells: the one that wakes the backend, and the one that wakes the program.
+    fn meet(&self, socket: &OwnedFd, file: &OwnedFd) -> Result<(Window, OwnedFd, OwnedFd), Error> {
+        let control = Region::map_parts(&[(file, 0, PAGE)])?.window().clone();
         let failed = || Error::system("a bell for a program");
         let (to_card, for_card) = bell::of_card().map_err(failed())?;
         let (for_program, to_program) = bell::bell().map_err(failed())?;
-        record::send(&stranger.socket, &Words::answer(&[HELLO]), &[for_card.as_fd(), for_program.as_fd()])
-            .map_err(failed())?;
-        self.next += 1;
-        let Caller { pid, uid, is_limited } = stranger.caller;
-        let maps = MemoryMaps {
-            socket: stranger.socket,
-            file,
-            to_card,
-            to_program,
-            name: format!("process {pid}"),
-            account: Account { uid, is_owner: !is_limited },
-            place: self.next,
-            counts: Counts { pages: 1, ..Counts::default() },
-        };
-        Ok(Arrived { maps: Box::new(maps), control })
+        record::send(socket, &Words::answer(&[HELLO]), &[for_card.as_fd(), for_program.as_fd()]).map_err(failed())?;
+        Ok((control, to_card, to_program))
     }
 }
 
 impl Door for MemoryDoor {
-    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+    fn fds(&mut self) -> Vec<BorrowedFd<'_>> {
         let strangers = self.strangers.iter().map(|stranger| stranger.socket.as_fd());
-        [self.socket.as_fd()].into_iter().chain(strangers).collect()
+        self.entrance.fd().into_iter().chain(strangers).collect()
     }
 
     fn look(&mut self) -> Vec<Event> {
-        self.accept();
-        let (mut events, mut left) = (Vec::new(), Vec::new());
-        for stranger in core::mem::take(&mut self.strangers) {
-            match record::receive(&stranger.socket) {
-                Ok(None) if stranger.since.elapsed() < GREETING => left.push(stranger),
-                Ok(Some((words, fds))) if words.bytes() == Words::answer(&[HELLO]).bytes() => {
-                    match self.greet(stranger, fds) {
-                        Ok(arrived) => events.push(Event::Came(arrived)),
-                        Err(error) => tracing::warn!(%error, "a program was turned away"),
-                    }
-                }
-                _ => tracing::warn!("a program was turned away that said nothing, or something else"),
-            }
-        }
-        self.strangers = left;
+        // Who says nothing makes room for those who come now.
+        let strangers = core::mem::take(&mut self.strangers);
+        let mut events: Vec<Event> = strangers.into_iter().filter_map(|stranger| self.hear(stranger)).collect();
+        self.accept(&mut events);
         events
     }
 
@@ -149,6 +197,11 @@ impl Maps for MemoryMaps {
         self.counts.system_calls += 1 + parts.len() as u64;
         self.counts.pages += references.len() as u64;
         Ok(region.window().clone())
+    }
+
+    fn mappings(&self, references: &[u32]) -> u64 {
+        // What lies too far apart is not mapped.
+        runs(references).map_or(0, |runs| runs.len() as u64)
     }
 
     fn ring(&mut self) {

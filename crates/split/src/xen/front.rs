@@ -12,6 +12,9 @@ use rustix::fs::OFlags;
 use rustix::io::{Errno, read, write};
 use std::time::Duration;
 
+/// Places that are tried.
+const TRIED: u16 = 64;
+
 /// A program in a domain of Xen that grants pages to domain 0.
 pub struct XenGrants {
     gntalloc: OwnedFd,
@@ -38,12 +41,27 @@ pub fn connect<T>(prepare: impl FnOnce(&Window) -> Result<T, Error>) -> Result<(
     let prepared = prepare(&control.window)?;
     sys::notify_of_unmap(&grants.gntalloc, control.place + GUEST_LIVES as u64, port)
         .map_err(Error::system("cannot have the backend told of the end of this program"))?;
-    let entry = format!("{PLACE}/{}", std::process::id() & 0xffff);
+    let entry = free_entry(&mut store)?;
     let says = format!("{} {port} {VERSION}", control.references[0]);
     store.write(&entry, &says).map_err(Error::system(format!("cannot write {entry} in XenStore")))?;
-    // One that notes the end, and a request and its answer.
-    grants.counts.system_calls += 4;
+    // One that notes the end, and two requests and their answers.
+    grants.counts.system_calls += 7;
     Ok((grants, control, prepared))
+}
+
+/// Where nobody has said yet that he is there: by the number of this process, if that is free. Others may have the same: of another container, or 65,536 further.
+fn free_entry(store: &mut Store) -> Result<String, Error> {
+    let first = std::process::id() as u16;
+    for step in 0..TRIED {
+        let entry = format!("{PLACE}/{}", first.wrapping_add(step));
+        match store.read(&entry) {
+            Ok(_) => {}
+            Err(Errno::NOENT) => return Ok(entry),
+            Err(error) => return Err(Error::system(format!("cannot read {entry} in XenStore"))(error)),
+        }
+    }
+    let what = format!("{PLACE} in XenStore is full of programs; if they have ended, remove it (xenstore-rm {PLACE})");
+    Err(Error::system(what)(Errno::EXIST))
 }
 
 impl Grants for XenGrants {
@@ -100,5 +118,25 @@ pub(super) fn hear(evtchn: &OwnedFd) -> u64 {
             2
         }
         _ => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sim::Sim;
+    use super::*;
+
+    #[test]
+    fn a_place_that_another_program_has_is_not_taken() {
+        let sim = Sim::start();
+        let mut store = sim.connect();
+        let first = free_entry(&mut store).unwrap();
+        assert_eq!(first, format!("{PLACE}/{}", std::process::id() as u16));
+        store.write(&first, "another program").unwrap();
+        let second = free_entry(&mut store).unwrap();
+        assert_eq!(second, format!("{PLACE}/{}", (std::process::id() as u16).wrapping_add(1)));
+        (0..TRIED)
+            .for_each(|step| sim.set(&format!("{PLACE}/{}", (std::process::id() as u16).wrapping_add(step)), "x"));
+        assert!(free_entry(&mut store).is_err());
     }
 }

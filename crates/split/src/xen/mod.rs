@@ -2,12 +2,14 @@
 //! other. No kernel module of our own: all of it are devices that Linux has in `/dev/xen`.
 //!
 //! A program in a guest writes `data/millrace/NUMBER` in its domain's part of XenStore (which it may, by what `xl` sets up): the reference of
-//! its control page, the port of its event channel, and the version. The backend watches for such entries, and removes them when it serves
-//! their programs no more. A program that ends has its kernel clear a byte of the control page and ring; one whose domain is destroyed is
+//! its control page, the port of its event channel, and the version. The backend watches for such entries, those of each domain by a connection of its own, and removes
+//! them when it serves their programs no more. A program that ends has its kernel clear a byte of the control page and ring; one whose domain is destroyed is
 //! known by XenStore. Pages of a domain that has gone stay readable while they are mapped, by Xen's own rules.
 
 mod back;
 mod front;
+#[cfg(test)]
+mod sim;
 mod store;
 #[allow(unsafe_code)]
 mod sys;
@@ -24,7 +26,7 @@ const BACKEND: u16 = 0;
 /// Where programs of a domain say that they are there, in its part of XenStore.
 const PLACE: &str = "data/millrace";
 
-/// A device of Xen, or of its simulation.
+/// A device of Xen.
 fn device(name: &str, flags: OFlags) -> Result<OwnedFd, Error> {
     let path = format!("/dev/xen/{name}");
     let flags = OFlags::RDWR | OFlags::CLOEXEC | flags;

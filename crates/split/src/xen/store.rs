@@ -13,7 +13,7 @@ const LONGEST: usize = 4096;
 /// Events that are kept while an answer is waited for.
 const MOST_EVENTS: usize = 1024;
 
-mod kind {
+pub(super) mod kind {
     pub const DIRECTORY: u32 = 1;
     pub const READ: u32 = 2;
     pub const WATCH: u32 = 4;
@@ -57,7 +57,12 @@ impl Store {
     /// # Errors
     /// This is no domain of Xen, or XenStore does not run yet.
     pub fn open() -> Result<Self, Error> {
-        Ok(Self { file: device("xenbus", OFlags::empty())?, events: VecDeque::new(), has_lost: false })
+        Ok(Self::over(device("xenbus", OFlags::empty())?))
+    }
+
+    /// Over what speaks the protocol.
+    pub(super) fn over(file: OwnedFd) -> Self {
+        Self { file, events: VecDeque::new(), has_lost: false }
     }
 
     /// Readable when an entry has changed that is watched.

@@ -3,7 +3,7 @@
 
 use millrace_split::{
     Address, Backend, Completion, Config, Door, Endpoint, GuestCounts, Limits, Port, PortConfig, PortCounts, Report,
-    memory,
+    TurnedAway, memory,
 };
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,8 +19,8 @@ pub struct Running {
     pub path: PathBuf,
     stop: Arc<AtomicBool>,
     pub reports: Arc<Mutex<Vec<Report>>>,
-    /// Of the port, when it has ended.
-    counts: Arc<Mutex<PortCounts>>,
+    /// Of the port, and who was turned away, when it has ended.
+    counts: Arc<Mutex<(PortCounts, TurnedAway)>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -41,12 +41,12 @@ impl Running {
         let (stop, reports): (Arc<AtomicBool>, Arc<Mutex<Vec<Report>>>) = Default::default();
         doors.push(Box::new(memory::MemoryDoor::at(path.clone()).unwrap()));
         let (until, told, counts) = (stop.clone(), reports.clone(), Arc::default());
-        let counted: Arc<Mutex<PortCounts>> = Arc::clone(&counts);
+        let counted: Arc<Mutex<(PortCounts, TurnedAway)>> = Arc::clone(&counts);
         let port = port.map(|port| Port::open(&port).unwrap());
         let thread = std::thread::spawn(move || {
             let mut backend = Backend::with_port(limits, doors, port);
             backend.run(&|| until.load(Ordering::Relaxed), |report| told.lock().unwrap().push(report.clone()));
-            *counted.lock().unwrap() = backend.port_counts().unwrap_or_default();
+            *counted.lock().unwrap() = (backend.port_counts().unwrap_or_default(), backend.turned_away());
         });
         Self { _folder: folder, path, stop, reports, counts, thread: Some(thread) }
     }
@@ -73,7 +73,13 @@ impl Running {
     /// Ends it: what its port has counted.
     pub fn end(mut self) -> PortCounts {
         self.stop();
-        *self.counts.lock().unwrap()
+        self.counts.lock().unwrap().0
+    }
+
+    /// Ends it: who was turned away.
+    pub fn end_away(mut self) -> TurnedAway {
+        self.stop();
+        self.counts.lock().unwrap().1
     }
 
     fn stop(&mut self) {

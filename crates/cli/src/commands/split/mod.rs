@@ -1,8 +1,9 @@
 //! `millrace split`: the split driver, by which programs in guests use an RDMA engine outside.
 //!
-//! - here: what can be asked for, and the backend; `ends`: an endpoint that serves memory, and one that reads and writes it.
+//! - here: what can be asked for, and the backend; `teller`: what it says; `ends`: an endpoint that serves memory, and one that reads and writes it.
 
 mod ends;
+mod teller;
 
 use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand};
@@ -10,14 +11,13 @@ use millrace_slurpoe::Config as Rail;
 use millrace_split::ivshmem::IvshmemDoor;
 use millrace_split::memory::MemoryDoor;
 use millrace_split::xen::XenDoor;
-use millrace_split::{
-    Backend, Door, Error, GuestCounts, Limits, MOST_NUMBER, Port, PortConfig, Report, Right, Rights, Wanted,
-};
+use millrace_split::{Backend, Door, Error, Limits, MOST_NUMBER, Port, PortConfig, Right, Rights, Wanted};
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
 use millrace_tool::output::{Output, Row};
 use millrace_tool::stop;
 use std::path::PathBuf;
+use teller::Teller;
 
 /// Options of `split`.
 #[derive(Debug, Args)]
@@ -70,6 +70,9 @@ pub struct BackendArgs {
     /// Pages of 4 KiB that one program may have mapped
     #[arg(long, value_name = "COUNT", default_value_t = Limits::default().pages, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     pages: u64,
+    /// Pages that all may have mapped together; other users than yours, as which domains and machines count, have a half of it
+    #[arg(long, value_name = "COUNT", default_value_t = Limits::default().all_pages, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    all_pages: u64,
     /// What guests may do: memory, connect, tell, engine [default: all of it]
     #[arg(long, value_name = "RIGHT,...", value_delimiter = ',', value_parser = right)]
     allow: Vec<Right>,
@@ -120,19 +123,18 @@ fn backend(shared: &Shared, args: &BackendArgs) -> Result<(), Failure> {
         ));
     }
     let rights = if args.allow.is_empty() { Rights::default() } else { Rights::of(&args.allow) };
-    let limits = Limits { guests: args.guests, pages: args.pages, rights, ..Limits::default() };
+    let (pages, all_pages) = (args.pages, args.all_pages);
+    let limits = Limits { guests: args.guests, pages, all_pages, rights, ..Limits::default() };
     let port = args.port.as_deref().map(|port| open_port(port, args)).transpose()?;
     let output = Output::new(shared.json);
-    let mut told = Ok(());
+    let mut teller = Teller::start(output)?;
     let mut backend = Backend::with_port(limits, doors, port);
-    backend.run(&stop::asked, |report| {
-        let done = tell(output, report);
-        if done.is_err() {
-            told = done;
-            stop::ask();
-        }
-    });
-    told?;
+    backend.run(&stop::asked, |report| teller.tell(report));
+    let untold = teller.end()?;
+    let row = Row::new().tag("event", "turned away");
+    let row = backend.turned_away().pairs().into_iter().fold(row, |row, (why, count)| row.count(why, count));
+    let row = row.count("unsaid_lines", backend.unsaid()).count("untold_reports", untold);
+    output.rows("turned away, and what was not said", &[row])?;
     let Some(counts) = backend.port_counts() else { return Ok(()) };
     let row = Row::new().tag("event", "port");
     Ok(output.rows("the port", &[counts.pairs().into_iter().fold(row, |row, (name, count)| row.count(name, count))])?)
@@ -142,47 +144,4 @@ fn open_port(spec: &str, args: &BackendArgs) -> Result<Port, Failure> {
     let Rail { card, port, .. } = millrace_message::endpoint::rail(spec);
     let link = Wanted { card, port, ..Wanted::default() };
     Port::open(&PortConfig { link, mtu: args.port_mtu, number: args.number }).map_err(refused)
-}
-
-fn tell(output: Output, report: &Report) -> Result<(), Failure> {
-    match report {
-        Report::Came { name, address } if output.is_json() => {
-            let row = Row::new().tag("event", "came").text("guest", name).text("address", address);
-            output.rows("", &[row])?;
-        }
-        Report::Came { name, address } => output.text(&format!("{name} has come: {address}\n"))?,
-        Report::Left { name, address, was_put_out, counts } if output.is_json() => {
-            let row = Row::new().tag("event", "left").text("guest", name).text("address", address);
-            let row = row.text("why", if *was_put_out { "put out" } else { "ended" });
-            output.rows("", &[counted(row, counts)])?;
-        }
-        Report::Left { name, address, was_put_out, counts } => {
-            let why = if *was_put_out { "was put out" } else { "has ended" };
-            let GuestCounts { requests, transport, pages, .. } = counts;
-            let text = format!(
-                "{name} {why}: {address}; {requests} requests, {pages} pages mapped, {} times woken, {} system calls\n",
-                transport.heard, transport.system_calls
-            );
-            output.text(&text)?;
-        }
-    }
-    Ok(())
-}
-
-fn counted(row: Row, counts: &GuestCounts) -> Row {
-    let GuestCounts { transport, requests, refused, faults, pages, taken, copied, packets, frames, port_copied } =
-        *counts;
-    row.count("requests", requests)
-        .count("refused", refused)
-        .count("faults", faults)
-        .count("pages", pages)
-        .count("system_calls", transport.system_calls)
-        .count("hypercalls", transport.hypercalls)
-        .count("rung", transport.rung)
-        .count("heard", transport.heard)
-        .count("taken", taken)
-        .count("copied_bytes", copied)
-        .count("packets", packets)
-        .count("frames", frames)
-        .count("port_copied_bytes", port_copied)
 }

@@ -1,10 +1,15 @@
-//! An endpoint of a program in a guest, with the calls of SLURPoE ([`millrace_slurpoe::Endpoint`]).
+//! An endpoint of a program in a guest, with the calls of SLURPoE ([`millrace_slurpoe::Endpoint`]). `region`: its memory; `transfer`: what is moved.
+
+mod region;
+mod transfer;
+
+pub use region::Region;
+pub use transfer::{Part, Transfer};
 
 use crate::frontend::{Frontend, Status};
 use crate::meeting::capabilities;
 use crate::message::{MOST_TOLD, Message, Request, read_pair};
 use crate::{Access, Address, Completion, Error, Failed, Told};
-use millrace_dma::{Iova, Window};
 use millrace_rdma::memory::ProtectionDomain;
 use millrace_rdma::number::{Key, Qpn};
 use millrace_rdma::served::{Full, queue_lines, ring_len};
@@ -15,13 +20,12 @@ use millrace_served::wire;
 use millrace_slurpoe::Kind;
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use transfer::{AT_ONCE, Far};
 
 /// Looks at the completion queue before an endpoint sleeps.
 const SPINS: u32 = 1000;
-/// Bytes of one request: what is longer is posted as several, because the engine copies no more at once.
-const AT_ONCE: u32 = 1 << 20;
 /// What is kept of what other programs tell, until this one takes it.
 const MOST_KEPT: usize = 256;
 /// What the backend has told that is heard at a look.
@@ -44,75 +48,6 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self { place: "xen".to_owned(), depth: 128 }
-    }
-}
-
-/// A part of a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    key: Key,
-    offset: u64,
-    len: u32,
-}
-
-/// What is to be moved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
-    local: Part,
-    to: Far,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Far {
-    Write(Key, u64),
-    Read(Key, u64),
-    Send,
-}
-
-impl Transfer {
-    /// The bytes of `local` into the region of the other end that has this key, from `offset` on.
-    pub fn write(local: Part, key: u32, offset: u64) -> Self {
-        Self { local, to: Far::Write(Key::new(key), offset) }
-    }
-
-    /// Bytes of that region into `local`, which is in a region with [`Access::LOCAL`] at least.
-    pub fn read(local: Part, key: u32, offset: u64) -> Self {
-        Self { local, to: Far::Read(Key::new(key), offset) }
-    }
-
-    /// The bytes of `local`, 1 MiB at most ([`Error::Message`]), into the first buffer that the other end has posted.
-    pub fn send(local: Part) -> Self {
-        Self { local, to: Far::Send }
-    }
-
-    fn kind(&self) -> Kind {
-        match self.to {
-            Far::Write(..) => Kind::Write,
-            Far::Read(..) => Kind::Read,
-            Far::Send => Kind::Send,
-        }
-    }
-
-    /// How many requests of the engine it is.
-    fn count(&self) -> usize {
-        self.local.len.div_ceil(AT_ONCE).max(1) as usize
-    }
-
-    /// As requests of the engine.
-    fn requests(&self) -> impl Iterator<Item = (Operation, Piece)> {
-        let Self { local: Part { key, offset, len }, to } = *self;
-        (0..self.count() as u32).map(move |number| {
-            let at = u64::from(number) * u64::from(AT_ONCE);
-            let piece = Piece { address: offset + at, len: (len - number * AT_ONCE).min(AT_ONCE), lkey: key };
-            let operation = match to {
-                Far::Write(rkey, offset) => {
-                    Operation::Write { address: offset.wrapping_add(at), rkey, immediate: None }
-                }
-                Far::Read(rkey, offset) => Operation::Read { address: offset.wrapping_add(at), rkey },
-                Far::Send => Operation::Send,
-            };
-            (operation, piece)
-        })
     }
 }
 
@@ -161,15 +96,6 @@ pub struct Endpoint {
     inner: Arc<Mutex<Inner>>,
     address: Address,
     domain: ProtectionDomain,
-}
-
-/// A region in memory that was granted for it. When it is dropped, nobody reaches it any more, and the memory is the guest's again.
-pub struct Region {
-    inner: Weak<Mutex<Inner>>,
-    key: Key,
-    at: Iova,
-    len: u64,
-    window: Window,
 }
 
 fn lock(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
@@ -647,73 +573,6 @@ impl Inner {
             self.frontend.awake();
             while let Some(event) = self.frontend.program.take_event().map_err(|_| Error::Version)? {
                 self.is_armed &= !matches!(event, Event::Completion(_));
-            }
-        }
-    }
-}
-
-impl Region {
-    /// Its key, which others have to be given.
-    pub fn key(&self) -> u32 {
-        self.key.value()
-    }
-
-    /// Bytes.
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// Whether there is nothing in it.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// A part of it, for a transfer.
-    ///
-    /// # Errors
-    /// [`Error::Bounds`]
-    pub fn part(&self, offset: u64, len: u32) -> Result<Part, Error> {
-        self.check(offset, len as usize)?;
-        Ok(Part { key: self.key, offset, len })
-    }
-
-    fn check(&self, offset: u64, len: usize) -> Result<(), Error> {
-        let is_inside = offset.checked_add(len as u64).is_some_and(|end| end <= self.len);
-        if is_inside { Ok(()) } else { Err(Error::Bounds { offset, len: len as u64, region: self.len }) }
-    }
-
-    /// Copies from it. Others may write meanwhile: then it is some old and some new bytes.
-    ///
-    /// # Errors
-    /// [`Error::Bounds`]
-    pub fn load(&self, offset: u64, to: &mut [u8]) -> Result<(), Error> {
-        self.check(offset, to.len())?;
-        if let Some(span) = self.window.span(offset as usize, to.len()) {
-            span.read_into(to);
-        }
-        Ok(())
-    }
-
-    /// Copies into it.
-    ///
-    /// # Errors
-    /// [`Error::Bounds`]
-    pub fn store(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
-        self.check(offset, from.len())?;
-        if let Some(span) = self.window.span_mut(offset as usize, from.len()) {
-            span.write_from(from);
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        if let Some(inner) = self.inner.upgrade() {
-            let mut inner = lock(&inner);
-            // If the backend has gone, so has the region.
-            if inner.frontend.engine(wire::Request::Deregister(self.key)).is_ok() {
-                let _ = inner.frontend.release(self.at);
             }
         }
     }
