@@ -97,6 +97,10 @@ enum millrace_flow_tap_wants {
      * Those that meet a rule whose cookie has the bits of mask as value has them.
      */
     MILLRACE_FLOW_TAP_COOKIE = 4,
+    /**
+     * Those of which a rule has found the time to live at its end (dec_ttl).
+     */
+    MILLRACE_FLOW_TAP_EXPIRED = 5,
 };
 
 /**

@@ -12,6 +12,8 @@ import tempfile
 
 OURS, THEIRS = sys.argv[1:3]
 FLOWS = "table=1,priority=3,tcp,tcp_dst=80,actions=output:1\ntable=1,priority=2,udp,actions=drop\n"
+MIXED = "group add group_id=77,type=all,bucket=output:1\nflow add table=8,priority=1,actions=group:77\n"
+TORN = "group add group_id=78,type=all,bucket=output:1\nflow add table=8,priority=2,actions=group:79\n"
 WRONG = "table=2,priority=1,actions=drop\ntable=2,priority=2,actions=group:77\n"
 
 # Command and arguments behind the target; files by @name.
@@ -57,15 +59,21 @@ SAME = [
     ("--bundle", "replace-flows", "@flows"),
     ("diff-flows", "@flows"),
     ("dump-flows",),
+    ("bundle", "@mixed"),
+    ("bundle", "@torn"),
+    ("dump-flows", "table=8"),
+    ("dump-groups",),
     # Groups and meters.
     ("add-group", "group_id=1,type=all,bucket=output:1,bucket=output:2"),
     ("add-group", "group_id=1,type=all,bucket=output:1"),
     ("add-group", "group_id=2,type=indirect,bucket=output:1"),
     ("add-group", "group_id=3,type=ff,bucket=watch_port:1,output:1,bucket=watch_port:2,output:2"),
+    ("add-group", "group_id=4,type=select,bucket=weight:3,output:1,bucket=weight:1,output:2"),
     ("mod-group", "group_id=9,type=all,bucket=output:1"),
     ("mod-group", "group_id=2,type=indirect,bucket=output:2"),
     ("add-flow", "priority=3,icmp,actions=group:1"),
     ("add-flow", "priority=3,udp,actions=group:2"),
+    ("add-flow", "priority=2,udp,actions=group:4"),
     ("dump-groups",),
     ("dump-groups", "2"),
     ("add-meter", "meter=1,pktps,burst,band=type=drop,rate=1000,burst_size=100"),
@@ -86,6 +94,10 @@ SAME = [
     ("add-flow", "table=9,actions=goto_table:10"),
     ("add-group", "group_id=5,type=indirect,bucket=output:1,bucket=output:2"),
     ("packet-out", f"in_port=controller packet={'ff' * 6}02000000000188b5{'00' * 46} actions=output:2"),
+    ("packet-out", f"in_port=1 packet={'ff' * 6}02000000000188b5{'00' * 46} actions=TABLE"),
+    ("mod-port", "2", "no-forward"),
+    ("mod-port", "2", "forward"),
+    ("mod-port", "99", "down"),
     ("get-frags",),
     ("probe",),
     ("ping",),
@@ -96,12 +108,17 @@ SAME = [
 OTHERWISE = [
     (("add-flow", "actions=output:77"), "OFPBAC_BAD_OUT_PORT", ""),  # Open vSwitch takes a port that may come later.
     (("add-flow", "actions=NORMAL"), "OFPBAC_BAD_OUT_PORT", ""),
+    # It is for packets of controllers only (section 7.2.1).
+    (("add-flow", "actions=TABLE"), "OFPBAC_BAD_OUT_PORT", ""),
     (("add-flow", "mpls,actions=pop_mpls:0x800"), "OFPBAC_BAD_TYPE", ""),
     (("add-flow", "actions=resubmit(,2)"), "OFPBAC_BAD_VENDOR", ""),  # Its word for the experimenter.
     (("add-flow", "table=100,actions=drop"), "OFPFMFC_BAD_TABLE_ID", ""),  # 64 tables, and 254.
     # The number could be a meter's, and none has it.
     (("add-flow", "priority=3,sctp,actions=meter:7,output:1"), "OFPMMFC_UNKNOWN_METER", "OFPMMFC_INVALID_METER"),
-    (("add-group", "group_id=6,type=select,bucket=output:1,bucket=output:2"), "OFPGMFC_BAD_BUCKET", ""),
+    # A flow may have another Ethernet address for each next hop there.
+    (("add-group", "group_id=6,type=select,bucket=dec_ttl,output:1,bucket=output:2"), "OFPGMFC_BAD_BUCKET", ""),
+    # Its switching in user space does not mark packets.
+    (("add-meter", "meter=5,kbps,band=type=dscp_remark,rate=10000,prec_level=1"), "", "OFPMMFC_BAD_BAND"),
 ]
 
 CHANCE = re.compile(
@@ -131,7 +148,7 @@ def shown(answer):
 def main():
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
-        for name, text in (("flows", FLOWS), ("wrong", WRONG)):
+        for name, text in (("flows", FLOWS), ("wrong", WRONG), ("mixed", MIXED), ("torn", TORN)):
             with open(os.path.join(folder, name), "w", encoding="ascii") as file:
                 file.write(text)
         for words in SAME:

@@ -65,6 +65,7 @@ says "max_entries=1048576" dump-table-features $switch
 says "max_groups" dump-group-features $switch
 says "band_types: drop" meter-features $switch
 says "port LOCAL queue 3" queue-stats $switch
+says "queue 3" queue-get-config $switch LOCAL
 says "xid=" ping $switch
 must set-frags $switch normal
 says "normal" get-frags $switch
@@ -105,8 +106,8 @@ says OFPBAC_BAD_OUT_PORT add-flow $switch "actions=output:77"
 says OFPBAC_BAD_OUT_PORT add-flow $switch "actions=NORMAL"
 says OFPBAC_BAD_OUT_GROUP add-flow $switch "actions=group:9"
 says OFPBAC_BAD_TYPE add-flow $switch "mpls,actions=pop_mpls:0x800"
-says OFPMMFC_BAD_BAND add-meter $switch "meter=9,kbps,band=type=dscp_remark,rate=10,prec_level=1"
-says OFPGMFC_BAD_BUCKET add-group $switch "group_id=9,type=select,bucket=output:1,bucket=output:2"
+says OFPMMFC_BAD_BAND_VALUE add-meter $switch "meter=9,kbps,band=type=dscp_remark,rate=10,prec_level=3"
+says OFPGMFC_BAD_BUCKET add-group $switch "group_id=9,type=select,bucket=dec_ttl,output:1,bucket=output:2"
 says OFPFMFC_BAD_TABLE_ID add-flow $switch "table=100,actions=drop"
 
 # Groups and meters.
@@ -179,6 +180,40 @@ until [ -s "$scratch/got" ] || ! kill -0 $got 2>/dev/null; do
     sleep 0.1
 done
 holds "$scratch/got" 88b54141
+
+# Through the tables: the entry says where the packet goes, and controllers are told what it says.
+must del-flows $switch
+must add-flow $switch "priority=5,in_port=1,dl_type=0x88b6,actions=set_field:02:00:00:00:00:77->eth_src,output:2,CONTROLLER"
+there "timeout 60 python3 -c '
+import socket
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x88b6)); s.bind((\"of-b\", 0x88b6)); print(s.recv(100).hex(), flush=True)
+'" >"$scratch/through" &
+got=$!
+background monitor2 timeout 60 ovs-ofctl -O OpenFlow13 monitor $switch 65534
+until [ -s "$scratch/through" ] || ! kill -0 $got 2>/dev/null; do
+    must packet-out $switch "in_port=1 packet=ffffffffffff02000000000188b6$(printf '42%.0s' {1..46}) actions=TABLE"
+    sleep 0.1
+done
+holds "$scratch/through" 02000000007788b64242
+told() {
+    must packet-out $switch "in_port=1 packet=ffffffffffff02000000000188b6$(printf '42%.0s' {1..46}) actions=TABLE"
+    grep -q "PACKET_IN.*in_port=1 (via action)" "$scratch/monitor2.log" "$scratch/monitor2.out"
+}
+await 10 told || fail "no packet: $(cat "$scratch"/monitor2.*)"
+kill "$started"
+
+# A port that is down, by which nothing goes out or comes in; and one of which controllers hear nothing.
+must del-flows $switch
+must add-flow $switch "priority=5,in_port=1,actions=output:2"
+must add-flow $switch "priority=5,in_port=2,actions=output:1"
+for words in "down PORT_DOWN up" "no-forward NO_FWD forward" "no-receive NO_RECV receive"; do
+    read -r off name on <<<"$words"
+    must mod-port $switch of-b "$off"
+    says "$name" dump-ports-desc $switch 2
+    ! ping -c 2 -i 0.05 -W 1 192.0.2.2 >"$scratch/ping.log" || fail "packets go in spite of $off"
+    must mod-port $switch of-b "$on"
+    ping -c 1 -W 5 -w 20 192.0.2.2 >"$scratch/ping.log" || fail "packets go no more behind $on: $("$millrace" flow list)"
+done
 
 # Entries outlive the agent, with what they have had, and the card.
 must del-flows $switch

@@ -69,8 +69,20 @@ class = 6
 TOML
 "$millrace" schedule set "$scratch/line.toml" --json >"$scratch/rows" || fail "schedule set"
 rows "assert row['cycle_ns'] == 1_000_000 and row['queues'] == [{'queue': 3, 'class': 6, 'rate': 0}]"
-"$millrace" send --queue 3 --at +10ms --period 10us --count 1000 --slack 3s --json >"$scratch/rows" || fail "send in a schedule"
+# Each in its window, from its first bit to its last; and those of class 0 in theirs, at the same time. Cycles begin at whole milliseconds.
+"$millrace" send --queue 0 --at +10ms --period 10us --count 1000 --size 60 --slack 3s --verdicts --json >"$scratch/others" &
+others=$!
+"$millrace" send --queue 3 --at +10ms --period 10us --count 1000 --size 60 --slack 3s --verdicts --json >"$scratch/rows" || fail "send in a schedule"
+wait $others || fail "send in the other windows"
 rows "assert row['sent'] == 1000 and row['early'] == 0 and row['late_p50_ns'] > 100_000, row"
+in_window() { # in_window BEGIN END: in ns of the cycle
+    rows "lasts = (60 + 24) * 8
+phases = [one['actual_ns'] % 1_000_000 for one in rows[:-1]]
+assert len(phases) == 1000 and all($1 <= phase and phase + lasts <= $2 for phase in phases), sorted(phases)[::50] + [max(phases)]"
+}
+in_window 0 100_000
+cp "$scratch/others" "$scratch/rows"
+in_window 100_000 1_000_000
 "$millrace" schedule show --json >"$scratch/rows"
 rows "assert row['port'] == 0 and len(row['gates']) == 2"
 

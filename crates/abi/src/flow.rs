@@ -154,6 +154,8 @@ pub enum FlowTapWants {
         /// The bits of it that count.
         mask: u64,
     },
+    /// Those of which a rule has found the time to live at its end (`dec_ttl`): the host gets them.
+    Expired,
 }
 
 /// What somebody wants to hear.

@@ -1,6 +1,6 @@
 //! What is tried again, and what is not: a datapath that does not answer, one that refuses, and changes that cannot be yet.
 
-use super::switch::{World, flow, ip, output, tcp};
+use super::world::{World, flow, ip, output, tcp};
 use millrace_agent::switch::{Identity, Switch};
 use millrace_agent::wire::action::Action;
 use millrace_agent::wire::bundle::BundleControl;

@@ -1,6 +1,6 @@
 //! What one controller asks for is bounded: in memory, in work, and so that every answer about it is a message.
 
-use super::switch::{World, flow, ip, output};
+use super::world::{World, flow, ip, output};
 use millrace_agent::switch::Switch;
 use millrace_agent::switch::datapath::{Change, Datapath, PortInfo, QueueInfo, Rejected, Snapshot};
 use millrace_agent::wire::action::Action;

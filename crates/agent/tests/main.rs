@@ -3,6 +3,11 @@
 mod again;
 mod bounds;
 mod captures;
+mod controllers;
+mod entries;
+mod groups;
+mod packets;
+mod ports;
 mod removed;
-mod switch;
 mod wire;
+mod world;

@@ -1,6 +1,6 @@
 //! Entries that go and come: who is told of what, and which rule has which counters.
 
-use super::switch::{World, flow, ip, output, tcp};
+use super::world::{World, flow, ip, output, tcp};
 use millrace_agent::switch::datapath::{Change, Counts, FlowKey, Gone, Why};
 use millrace_agent::wire::Message;
 use millrace_agent::wire::flow::{FlowMod, FlowRemoved, command, flag, removed};
@@ -122,4 +122,58 @@ fn what_takes_a_place_has_the_counters_and_a_time_of_its_own() {
         assert_eq!(name, wanted);
         assert_eq!(rule.cookie >> 63 == 1, rule.actions.iter().any(|action| action.to_string().starts_with("punt")));
     }
+}
+
+#[test]
+fn it_is_told_what_has_gone_and_why() {
+    let mut world = World::new();
+    let key =
+        |priority| FlowKey { table: 0, priority, matching: millrace_agent::switch::fields::matching(&ip()).unwrap() };
+    for priority in 1..=3 {
+        assert_eq!(world.refused(&Message::FlowMod(flow(priority, ip(), vec![]))), None);
+    }
+    let delete = FlowMod { command: command::DELETE_STRICT, ..flow(2, ip(), vec![]) };
+    assert_eq!(world.refused(&Message::FlowMod(delete)), None);
+    let counts = Counts { packets: 8, bytes: 800, age_ns: 2_000_000_001, number: 1 };
+    let gone = |priority, version, why| Gone { key: key(priority), version, why, counts };
+    // Priority 3 was added with version 3: that something was removed with version 2 is about one before it.
+    world.switch.gone(&[gone(2, 4, Why::Delete), gone(1, 5, Why::Idle), gone(3, 2, Why::Hard)]);
+    let said = world.said();
+    let reasons: Vec<_> =
+        said.iter()
+            .map(|said| {
+                if let Message::FlowRemoved(gone) = said {
+                    (gone.priority, gone.reason, gone.packets)
+                } else {
+                    (0, 0, 0)
+                }
+            })
+            .collect();
+    assert_eq!(reasons, [(2, 2, 8), (1, 0, 8)]);
+    assert_eq!(world.switch.counts(), [1, 0, 0]);
+}
+
+#[test]
+fn what_has_gone_untold_is_found() {
+    let mut world = World::new();
+    for priority in 1..=3 {
+        let change = FlowMod { flags: flag::SEND_FLOW_REM, ..flow(priority, ip(), vec![output(1)]) };
+        assert_eq!(world.refused(&Message::FlowMod(change)), None);
+    }
+    let delete = FlowMod { command: command::DELETE_STRICT, ..flow(1, ip(), vec![]) };
+    assert_eq!(world.refused(&Message::FlowMod(delete)), None);
+    world.switch.take_done();
+    world.table.rules.retain(|key, _| key.priority != 2);
+    world.switch.look_for_gone(&mut world.table);
+    let priority = |said| match said {
+        Message::FlowRemoved(removed) => removed.priority,
+        other => panic!("{other:?}"),
+    };
+    let mut told: Vec<_> = world.said().into_iter().map(priority).collect();
+    told.sort_unstable();
+    assert_eq!((told, world.switch.counts()), (vec![1, 2], [1, 0, 0]));
+    let done = world.switch.take_done();
+    assert!(matches!(&done[..], [Message::FlowMod(change)] if change.priority == 2));
+    world.switch.look_for_gone(&mut world.table);
+    assert_eq!((world.said().len(), world.switch.take_done().len()), (0, 0));
 }

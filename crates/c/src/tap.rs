@@ -71,12 +71,14 @@ fn wanted(options: &millrace_flow_tap_options) -> Result<FlowTap, Failure> {
     const QUEUE: u32 = millrace_flow_tap_wants::MILLRACE_FLOW_TAP_QUEUE as u32;
     const RULE: u32 = millrace_flow_tap_wants::MILLRACE_FLOW_TAP_RULE as u32;
     const COOKIE: u32 = millrace_flow_tap_wants::MILLRACE_FLOW_TAP_COOKIE as u32;
+    const EXPIRED: u32 = millrace_flow_tap_wants::MILLRACE_FLOW_TAP_EXPIRED as u32;
     let number = || u32::try_from(options.value).map_err(|_| Failure::invalid("value: a number of 32 bits is meant"));
     let wants = match options.wants {
         ALL => FlowTapWants::All,
         PORT => FlowTapWants::Port(number()?),
         QUEUE => FlowTapWants::Queue(number()?),
         RULE => FlowTapWants::Rule(options.value),
+        EXPIRED => FlowTapWants::Expired,
         COOKIE => FlowTapWants::Cookie { cookie: options.value, mask: options.mask },
         other => return Err(Failure::invalid(format!("wants {other}: only MILLRACE_FLOW_TAP_... can be set"))),
     };

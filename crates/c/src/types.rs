@@ -131,6 +131,8 @@ pub enum millrace_flow_tap_wants {
     MILLRACE_FLOW_TAP_RULE = 3,
     /// Those that meet a rule whose cookie has the bits of mask as value has them.
     MILLRACE_FLOW_TAP_COOKIE = 4,
+    /// Those of which a rule has found the time to live at its end (dec_ttl).
+    MILLRACE_FLOW_TAP_EXPIRED = 5,
 }
 
 /// What a tap hears. All zero: every frame, whole, as it came in.

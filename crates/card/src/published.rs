@@ -109,6 +109,10 @@ impl<const N: usize> Tally<N> {
         self.changed |= 1 << at;
     }
 
+    pub fn get(&self, at: usize) -> u64 {
+        self.words[at]
+    }
+
     #[cfg(test)]
     pub fn words(&self) -> [u64; N] {
         self.words

@@ -22,6 +22,8 @@ pub enum Action {
     Queue(u16),
     /// `rss:N`: give it to the RX queue that group N chooses by its hash.
     Rss(u32),
+    /// `balance:N`: send it out of the port that group N chooses by its hash: the numbers of its table are those of ports.
+    Balance(u32),
     /// `quic:N`: give it to the RX queue of the instance whose QUIC connection it belongs to, by group N.
     Quic(u32),
     /// `output:N`: send it out of port N, without the host.
@@ -197,7 +199,9 @@ impl Class {
             Action::VniMap(map) if map.runs().iter().any(|run| matches!(run.first, Receiver::Queue(_))) => {
                 Self::Process
             }
-            Action::Output(_) | Action::InPort | Action::VniMap(_) | Action::VxlanPort(_) => Self::Forward,
+            Action::Output(_) | Action::InPort | Action::VniMap(_) | Action::VxlanPort(_) | Action::Balance(_) => {
+                Self::Forward
+            }
             _ => Self::Drop,
         };
         actions.into_iter().map(class).max_by_key(|class| *class as u8).unwrap_or(Self::Drop)

@@ -30,6 +30,9 @@ pub struct MeterSpec {
     pub rate: u64,
     /// How many at once, at least 1; it takes at most [`MAX_FILL`] to fill.
     pub burst: u64,
+    /// What is beyond goes on, with a drop precedence that is so many steps worse, 1 or 2 (assured forwarding, RFC 2597); without, it is dropped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remark: Option<u8>,
 }
 
 /// A burst that takes longer to fill than this is refused.
@@ -41,6 +44,9 @@ pub enum MeterError {
     /// Rate or burst is 0.
     #[error("a meter has a rate and a burst of at least 1")]
     Zero,
+    /// There are three precedences.
+    #[error("remark is 1 or 2: there are three drop precedences")]
+    Remark,
     /// The burst takes too long to fill.
     #[error("a burst of {burst} at {rate} a second takes more than {} s", MAX_FILL.as_secs())]
     Fill {
@@ -60,7 +66,7 @@ pub struct Meter {
     /// When the bucket will be full again, in parts since `start`. Any worker writes it.
     full_at: AtomicU64,
     start_ns: u64,
-    /// Frames that it did not admit. Whoever drops one has time for that.
+    /// Frames that it did not admit. Whoever drops or marks one has time for that.
     dropped: AtomicU64,
 }
 
@@ -73,6 +79,9 @@ impl Meter {
         let MeterSpec { rate, burst, .. } = spec;
         if rate == 0 || burst == 0 {
             return Err(MeterError::Zero);
+        }
+        if spec.remark.is_some_and(|steps| !(1..=2).contains(&steps)) {
+            return Err(MeterError::Remark);
         }
         let depth = u128::from(burst) * SECOND / u128::from(rate);
         if depth > u128::from(MAX_FILL.as_secs()) * SECOND {
@@ -121,7 +130,7 @@ mod tests {
     const START: u64 = 1_700_000_000_000_000_000;
 
     fn meter(unit: Unit, rate: u64, burst: u64) -> Meter {
-        Meter::new(MeterSpec { unit, rate, burst }, START).unwrap()
+        Meter::new(MeterSpec { unit, rate, burst, remark: None }, START).unwrap()
     }
 
     #[test]
@@ -155,7 +164,7 @@ mod tests {
 
     #[test]
     fn what_is_refused() {
-        let new = |rate, burst| Meter::new(MeterSpec { unit: Unit::Bytes, rate, burst }, 0).map(|_| ());
+        let new = |rate, burst| Meter::new(MeterSpec { unit: Unit::Bytes, rate, burst, remark: None }, 0).map(|_| ());
         assert_eq!(new(0, 1), Err(MeterError::Zero));
         assert_eq!(new(1, 0), Err(MeterError::Zero));
         assert_eq!(new(1, 3601), Err(MeterError::Fill { burst: 3601, rate: 1 }));

@@ -35,6 +35,10 @@ impl Environment for World {
         !meter.is_multiple_of(8)
     }
 
+    fn remark(&self, meter: u32) -> Option<u8> {
+        meter.is_multiple_of(16).then_some(1)
+    }
+
     fn random(&mut self) -> u32 {
         self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         self.0
@@ -75,7 +79,7 @@ fn vxlan(input: &mut Unstructured<'_>) -> Result<Action> {
 }
 
 fn action(input: &mut Unstructured<'_>) -> Result<Action> {
-    Ok(match input.int_in_range(0..=20u8)? {
+    Ok(match input.int_in_range(0..=21u8)? {
         0 => Action::Queue(input.arbitrary()?),
         1 => Action::Rss(input.arbitrary()?),
         2 => Action::Output(input.arbitrary()?),
@@ -91,6 +95,7 @@ fn action(input: &mut Unstructured<'_>) -> Result<Action> {
         12 => Action::Sample { probability: input.arbitrary()?, port: 1 },
         13 => Action::Meter(input.arbitrary()?),
         14 => Action::Punt(Reason::Other(input.arbitrary()?)),
+        15 => Action::Balance(input.arbitrary()?),
         _ => set_field(input)?,
     })
 }

@@ -83,6 +83,8 @@ const WORDS: &[&str] = &[
     "decap_vxlan(port=3)",
     "vxlan_port(number=3,output=1,src=1.1.1.1,dst=2.2.2.2,vni=4)",
     "meter:1",
+    "balance:1",
+    "remark=1",
     "goto_table:1",
     "goto_table:2",
     "note:0102",

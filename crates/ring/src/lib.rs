@@ -61,6 +61,12 @@ pub trait FrameSink {
     fn has_dropped(&self) -> bool {
         false
     }
+
+    /// When the last frame was let go, by the clock of launch times, where the sink has looked at it.
+    #[inline(always)]
+    fn let_go_at(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl<F: FnMut(Span<'_>) -> Accept> FrameSink for F {

@@ -37,13 +37,15 @@ pub(crate) struct Taken {
     pub frames: usize,
     /// The last of them has gone nowhere ([`FrameSink::has_dropped`]).
     pub dropped: bool,
+    /// When the last of them was let go ([`FrameSink::let_go_at`]).
+    pub at: Option<u64>,
 }
 
 impl Taken {
     /// Offers a run to a sink.
     #[inline(always)]
     pub fn by(sink: &mut impl FrameSink, frames: &[Span<'_>]) -> Self {
-        Self { frames: sink.take_burst(frames), dropped: sink.has_dropped() }
+        Self { frames: sink.take_burst(frames), dropped: sink.has_dropped(), at: sink.let_go_at() }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Changes of groups and meters (sections 6.5, 6.6 and 7.3.4), and entries that have gone by themselves.
 
 use super::Switch;
+use super::balance::Ports;
 use super::batch::{Leaving, Undo};
 use super::compile::Use;
 use super::datapath::{Change, Counts, Datapath, FlowKey, Gone, Snapshot, Why};
@@ -26,7 +27,7 @@ impl Switch {
             command::MODIFY if !is_there => Err(group_mod::UNKNOWN_GROUP),
             command::ADD | command::MODIFY => {
                 let desc = GroupDesc { kind: change.kind, group: change.group, buckets: change.buckets.clone() };
-                self.set_group(Group::new(desc, self.now, self.queues.len() as u32)?)
+                self.set_group(Group::new(desc, self.now, self.queues.len() as u32, &self.card_ports())?)
             }
             command::DELETE => {
                 let all = change.group == group_number::ALL;
@@ -36,6 +37,24 @@ impl Switch {
                 Ok(())
             }
             _ => Err(group_mod::BAD_COMMAND),
+        }
+    }
+
+    /// Ports that are no tunnels.
+    fn card_ports(&self) -> Ports<'_> {
+        let count = self.port_numbers.len().saturating_sub(self.tunnels.len());
+        Ports { all: &self.port_numbers[..count], live: &self.live, closed: &self.closed }
+    }
+
+    /// Groups that select among ports follow those that are alive.
+    pub(super) fn follow_groups(&mut self) {
+        let ports = self.card_ports();
+        let others = self.groups.iter().filter_map(|group| group.over(&ports)).collect::<Vec<_>>();
+        for group in others {
+            let number = group.desc.group;
+            self.batch.changes.extend(group.spread.as_ref().map(|spread| Change::Group(number, spread.spec().clone())));
+            let old = self.groups.put(number, Some(group));
+            self.batch.undo.push(Undo::Group(number, old.map(Box::new)));
         }
     }
 
@@ -52,8 +71,8 @@ impl Switch {
         for bucket in &buckets {
             super::compile::packet(&bucket.actions, None, &self.world())?;
         }
-        if let Some(spread) = spread.clone() {
-            self.batch.changes.push(Change::Group(number, spread));
+        if let Some(spread) = &spread {
+            self.batch.changes.push(Change::Group(number, spread.spec().clone()));
         }
         for key in self.entries.users(Use::Group(number)) {
             self.renew(key)?;
@@ -119,6 +138,7 @@ impl Switch {
             if self.has_left(gone, reason) {
                 continue;
             }
+            self.bar_again(&gone.key);
             if self.entries.get(&gone.key).is_some_and(|entry| entry.added < gone.version)
                 && let Some(entry) = self.entries.put(gone.key, None)
             {
@@ -194,6 +214,7 @@ impl Switch {
         self.settle(datapath);
         let Ok(snapshot) = datapath.snapshot() else { return };
         let there: HashSet<_> = snapshot.rules.iter().map(|(key, _)| *key).collect();
+        self.barriers().into_iter().filter(|key| !there.contains(key)).for_each(|key| self.bar_again(&key));
         let missing = self.entries.iter().map(|(key, _)| *key).filter(|key| !there.contains(key));
         let mut gone: Vec<_> = missing.map(|key| (key, u64::MAX)).collect();
         let leaving = self.leaving.iter().flat_map(|(key, all)| all.iter().map(|one| (*key, one.version)));

@@ -2,7 +2,7 @@
 
 use super::datapath::FlowKey;
 use super::fields::{has_tag, is_of_tag, port_of, set};
-use super::groups::Groups;
+use super::groups::{Groups, Spread};
 use super::meters::Meters;
 use super::tunnels::TunnelPort;
 use crate::wire::action::Action as Asked;
@@ -46,6 +46,8 @@ pub(super) enum Use {
     Ports,
     /// It sends packets to controllers.
     Controller,
+    /// It may find the time to live of packets at its end.
+    Expires,
 }
 
 /// What becomes of an entry.
@@ -273,7 +275,10 @@ impl<'a> Line<'a> {
                 let (field, value) = (Field::MplsTtl, Wide::new((*ttl).into()));
                 self.push(Action::SetField { field, value, mask: field.full() })
             }
-            Asked::DecNwTtl => self.push(Action::DecTtl),
+            Asked::DecNwTtl => {
+                self.uses(Use::Expires);
+                self.push(Action::DecTtl)
+            }
             Asked::PushVlan(kind) => {
                 if !matches!(kind, 0x8100 | 0x88a8) {
                     return Err(refused::BAD_ARGUMENT);
@@ -386,10 +391,13 @@ impl<'a> Line<'a> {
     fn group(&mut self, number: u32) -> Result<(), Refusal> {
         let group = self.world.groups.get(number).ok_or(refused::BAD_OUT_GROUP)?;
         self.uses(Use::Group(number));
-        if group.spreads() {
+        if let Some(Spread::Queues(_)) = group.spread {
             return self.push(Action::Rss(number));
         }
         self.uses(Use::Ports);
+        if let Some(Spread::Ports { is_alive, .. }) = group.spread {
+            return if is_alive { self.push(Action::Balance(number)) } else { Ok(()) };
+        }
         let mut parts = Vec::new();
         for bucket in group.active(self.world.live) {
             let new = Line::new(self.world, self.reason, self.tagged);

@@ -2,10 +2,10 @@
 
 use super::compile::Use;
 use super::datapath::FlowKey;
-use crate::wire::flow::FlowMod;
+use crate::wire::flow::{ALL_TABLES, FlowMod};
 use crate::wire::instruction::Instruction;
 use crate::wire::oxm::Oxm;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// A flow entry.
 #[derive(Clone, Debug)]
@@ -77,9 +77,10 @@ impl Entry {
 /// All entries.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
-    all: HashMap<FlowKey, Entry>,
+    /// By table.
+    all: BTreeMap<u8, HashMap<FlowKey, Entry>>,
+    len: usize,
     users: HashMap<Use, HashSet<FlowKey>>,
-    in_table: HashMap<u8, usize>,
     bytes: usize,
 }
 
@@ -88,19 +89,19 @@ const MOST_BYTES: usize = 512 << 20;
 
 impl Entries {
     pub fn get(&self, key: &FlowKey) -> Option<&Entry> {
-        self.all.get(key)
+        self.all.get(&key.table)?.get(key)
     }
 
     pub fn get_mut(&mut self, key: &FlowKey) -> Option<&mut Entry> {
-        self.all.get_mut(key)
+        self.all.get_mut(&key.table)?.get_mut(key)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&FlowKey, &Entry)> {
-        self.all.iter()
+        self.all.values().flatten()
     }
 
     pub fn len(&self) -> usize {
-        self.all.len()
+        self.len
     }
 
     /// Whether there is no room for one more.
@@ -110,7 +111,13 @@ impl Entries {
 
     /// How many there are in a table.
     pub fn in_table(&self, table: u8) -> usize {
-        self.in_table.get(&table).copied().unwrap_or(0)
+        self.all.get(&table).map_or(0, HashMap::len)
+    }
+
+    /// Those of a table, or of [all](ALL_TABLES).
+    pub fn of_table(&self, table: u8) -> impl Iterator<Item = (&FlowKey, &Entry)> {
+        let tables = if table == ALL_TABLES { 0..=ALL_TABLES } else { table..=table };
+        self.all.range(tables).flat_map(|(_, entries)| entries)
     }
 
     /// Those that depend on something.
@@ -124,19 +131,18 @@ impl Entries {
 
     /// Adds an entry, exchanges it or takes it away; what was there.
     pub fn put(&mut self, key: FlowKey, entry: Option<Entry>) -> Option<Entry> {
-        let count = self.in_table.entry(key.table).or_default();
-        *count += usize::from(entry.is_some());
+        self.len += usize::from(entry.is_some());
         for of in entry.iter().flat_map(|entry| &entry.uses) {
             self.users.entry(*of).or_default().insert(key);
         }
         self.bytes += entry.as_ref().map_or(0, Entry::bytes);
         let kept: Vec<Use> = entry.as_ref().map(|entry| entry.uses.clone()).unwrap_or_default();
         let old = match entry {
-            Some(entry) => self.all.insert(key, entry),
-            None => self.all.remove(&key),
+            Some(entry) => self.all.entry(key.table).or_default().insert(key, entry),
+            None => self.all.get_mut(&key.table).and_then(|table| table.remove(&key)),
         };
         if let Some(old) = &old {
-            *count -= 1;
+            self.len -= 1;
             self.bytes -= old.bytes();
             for of in old.uses.iter().filter(|of| !kept.contains(of)) {
                 if let Some(keys) = self.users.get_mut(of) {

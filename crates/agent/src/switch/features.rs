@@ -80,7 +80,7 @@ pub(super) fn group_features() -> GroupFeatures {
 pub(super) fn meter_features() -> MeterFeatures {
     MeterFeatures {
         most: MOST_METERS as u32,
-        bands: 1 << band::DROP,
+        bands: 1 << band::DROP | 1 << band::DSCP_REMARK,
         capabilities: flag::ALL.into(),
         most_bands: 1,
         colors: 0,

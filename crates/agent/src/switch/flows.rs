@@ -140,10 +140,8 @@ impl Switch {
     }
 
     fn overlaps(&self, key: &FlowKey) -> bool {
-        self.entries.iter().any(|(other, _)| {
-            let both = (other.table, other.priority) == (key.table, key.priority);
-            both && other != key && meet(&other.matching, &key.matching)
-        })
+        let mut others = self.entries.of_table(key.table).filter(|(other, _)| *other != key);
+        others.any(|(other, _)| other.priority == key.priority && meet(&other.matching, &key.matching))
     }
 
     /// The entries that a change of what is there means.
@@ -163,9 +161,8 @@ impl Switch {
             let keys = keys.map(|table| FlowKey { table, priority: change.priority, matching });
             return keys.filter(|key| self.entries.get(key).is_some_and(is_meant)).collect();
         }
-        let covers =
-            |key: &FlowKey| (change.table == ALL_TABLES || change.table == key.table) && key.matching.within(&matching);
-        let meant = self.entries.iter().filter(|(key, entry)| covers(key) && is_meant(entry));
+        let all = self.entries.of_table(change.table);
+        let meant = all.filter(|(key, entry)| key.matching.within(&matching) && is_meant(entry));
         meant.map(|(key, _)| *key).collect()
     }
 
@@ -174,10 +171,9 @@ impl Switch {
         let matching = fields::matching(&question.matching)?;
         let mut asked: Vec<_> = self
             .entries
-            .iter()
+            .of_table(question.table)
             .filter(|(key, entry)| {
-                (question.table == ALL_TABLES || question.table == key.table)
-                    && (question.out_port == ANY_PORT || entry.sends(question.out_port))
+                (question.out_port == ANY_PORT || entry.sends(question.out_port))
                     && (question.out_group == ANY_GROUP || entry.has_group(question.out_group))
                     && (entry.cookie ^ question.cookie) & question.cookie_mask == 0
                     && key.matching.within(&matching)

@@ -1,10 +1,12 @@
 //! Groups: which there are, what they may be, and which buckets count.
 
+use super::balance::{Ports, balance};
 use super::compile::MOST_ASKED;
 use crate::wire::action::Action;
 use crate::wire::error::{Refusal, group_mod as refused};
 use crate::wire::group::{Bucket, GroupDesc, kind};
 use crate::wire::port::number;
+use millrace_flow::Key;
 use millrace_flow::rss::{GroupSpec, MAX_TABLE, MICROSOFT_KEY};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,8 +29,24 @@ pub struct Group {
     pub desc: GroupDesc,
     /// When it was set up.
     pub since: Duration,
-    /// What it is at the datapath, if it spreads over queues of the host.
-    pub(super) spread: Option<GroupSpec>,
+    /// What it is at the datapath, if it is something there.
+    pub(super) spread: Option<Spread>,
+}
+
+/// What a group that selects does at the datapath.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Spread {
+    /// It chooses a queue of the host.
+    Queues(GroupSpec),
+    /// It chooses a port, if any of them is alive.
+    Ports { spec: GroupSpec, is_alive: bool },
+}
+
+impl Spread {
+    pub fn spec(&self) -> &GroupSpec {
+        let (Self::Queues(spec) | Self::Ports { spec, .. }) = self;
+        spec
+    }
 }
 
 /// All groups.
@@ -77,7 +95,7 @@ fn parts(buckets: &[Bucket]) -> usize {
 
 impl Group {
     /// A group as it was asked for, if it can be.
-    pub(super) fn new(desc: GroupDesc, since: Duration, queues: u32) -> Result<Self, Refusal> {
+    pub(super) fn new(desc: GroupDesc, since: Duration, queues: u32, ports: &Ports<'_>) -> Result<Self, Refusal> {
         if desc.group > crate::wire::group::number::MAX {
             return Err(refused::INVALID_GROUP);
         }
@@ -97,7 +115,12 @@ impl Group {
             kind::ALL => {}
             kind::INDIRECT if desc.buckets.len() == 1 => {}
             kind::INDIRECT => return Err(refused::INVALID_GROUP),
-            kind::SELECT => spread = select(&desc.buckets, queues)?,
+            kind::SELECT => {
+                spread = match balance(&desc.buckets, ports) {
+                    None => select(&desc.buckets, queues)?.map(Spread::Queues),
+                    ports => ports,
+                }
+            }
             kind::FAST_FAILOVER => watched(&desc.buckets)?,
             _ => return Err(refused::BAD_TYPE),
         }
@@ -107,9 +130,24 @@ impl Group {
         Ok(Self { desc, since, spread })
     }
 
+    /// The port that it chooses for a packet, if it chooses among ports.
+    pub(super) fn port_of(&self, key: &Key) -> Option<u32> {
+        let Some(Spread::Ports { spec, .. }) = &self.spread else { return None };
+        let group = millrace_flow::rss::Group::new(spec).ok()?;
+        Some(group.queue(group.hash(key)).into())
+    }
+
     /// Whether it is a group of the datapath.
     pub(super) fn spreads(&self) -> bool {
         self.spread.is_some()
+    }
+
+    /// The same over ports that are as they are now, if that makes a difference. One of which a port has gone stays as it is.
+    pub(super) fn over(&self, ports: &Ports<'_>) -> Option<Self> {
+        let balances = matches!(self.spread, Some(Spread::Ports { .. }));
+        let spread = balance(&self.desc.buckets, ports).filter(|_| balances);
+        let is_new = spread.is_some() && spread != self.spread;
+        is_new.then(|| Self { spread, ..self.clone() })
     }
 
     /// The buckets that count, while these ports have somebody at the other end.
@@ -157,14 +195,14 @@ fn select(buckets: &[Bucket], queues: u32) -> Result<Option<GroupSpec>, Refusal>
             let weights: Vec<_> = weighty.iter().map(|bucket| bucket.weight).collect();
             Ok(Some(GroupSpec { table: table(&chosen, &weights), ..GroupSpec::spread(&MICROSOFT_KEY, 1, 1) }))
         }
-        // The datapath selects among queues of the host only.
+        // The datapath selects among queues of the host, or among ports, and nothing else.
         _ if buckets.len() > 1 => Err(refused::BAD_BUCKET),
         _ => Ok(None),
     }
 }
 
 /// An indirection table in which each queue has its share, as nearly as its entries allow; at least one entry.
-fn table(queues: &[u16], weights: &[u16]) -> Vec<u16> {
+pub(super) fn table(queues: &[u16], weights: &[u16]) -> Vec<u16> {
     let sum: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
     let even = weights.windows(2).all(|pair| pair[0] == pair[1]);
     let len = if even { queues.len().next_power_of_two().clamp(128, MAX_TABLE) } else { MAX_TABLE };

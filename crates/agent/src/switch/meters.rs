@@ -49,7 +49,7 @@ impl Meters {
 }
 
 impl Metering {
-    /// A meter with one band, which drops.
+    /// A meter with one band, which drops or makes the drop precedence worse.
     pub fn new(config: MeterConfig, since: Duration) -> Result<Self, Refusal> {
         if config.meter == 0 || config.meter > number::MAX {
             return Err(refused::INVALID_METER);
@@ -57,13 +57,17 @@ impl Metering {
         if config.flags & !flag::ALL != 0 || config.flags & (flag::KBPS | flag::PKTPS) == flag::KBPS | flag::PKTPS {
             return Err(refused::BAD_FLAGS);
         }
-        let [drop] = &config.bands[..] else {
+        let [only] = &config.bands[..] else {
             return Err(if config.bands.is_empty() { refused::BAD_BAND } else { refused::OUT_OF_BANDS });
         };
-        if drop.kind != band::DROP {
-            return Err(refused::BAD_BAND);
-        }
-        let spec = bucket(drop, config.flags)?;
+        let remark = match (only.kind, only.rest.first()) {
+            (band::DROP, _) => None,
+            // There are three precedences.
+            (band::DSCP_REMARK, Some(steps)) if (1..=2).contains(steps) => Some(*steps),
+            (band::DSCP_REMARK, _) => return Err(refused::BAD_BAND_VALUE),
+            _ => return Err(refused::BAD_BAND),
+        };
+        let spec = MeterSpec { remark, ..bucket(only, config.flags)? };
         Ok(Self { config, since, spec })
     }
 }
@@ -82,7 +86,7 @@ fn bucket(band: &Band, flags: u16) -> Result<MeterSpec, Refusal> {
     let least = if per_unit == 1 { 10 } else { 15_180 };
     let rate = u64::from(band.rate) * per_unit;
     let burst = if wants_burst { u64::from(band.burst) * per_unit } else { (rate / 10).max(least) };
-    let spec = MeterSpec { unit, rate, burst };
+    let spec = MeterSpec { unit, rate, burst, remark: None };
     Meter::new(spec, 0).map_err(|_| refused::BAD_BURST)?;
     Ok(spec)
 }

@@ -2,7 +2,8 @@
 //! into rules of the flow table, and answers them.
 //!
 //! - [`datapath`]: what it asks of whoever moves the packets; [`fields`]: fields of messages and of the flow table.
-//! - `compile`: instructions as actions of the flow table; `entries`, `flows`: flow entries and their changes; `groups`, `meters`.
+//! - `compile`: instructions as actions of the flow table; `entries`, `flows`: flow entries and their changes; `groups`,
+//!   `balance`, `meters`.
 //! - `batch`: changes that go to the datapath together; `bundles`: those that controllers want to be done together.
 //! - [`tunnels`]: ports that are tunnels.
 //! - `controllers`: roles, and who wants what; `answers`: questions about all of it; `features`: what it can do; `packets`: in and out;
@@ -12,6 +13,7 @@
 //! than one that takes each by itself. If it refuses them, they are taken back and done one by one, so that each has its own answer.
 
 mod answers;
+mod balance;
 mod batch;
 mod bundles;
 mod changes;
@@ -223,8 +225,10 @@ impl Switch {
             }
         }
         self.done.clear();
-        let groups =
-            self.groups.iter().filter_map(|group| Some(Change::Group(group.desc.group, group.spread.clone()?)));
+        let groups = self
+            .groups
+            .iter()
+            .filter_map(|group| Some(Change::Group(group.desc.group, group.spread.as_ref()?.spec().clone())));
         let meters = self.meters.iter().map(|meter| Change::Meter(meter.config.meter, meter.spec));
         let barred = self.port_configs.iter().filter_map(|(number, config)| self.barrier(*number, *config));
         let mut changes: Vec<_> = groups.chain(meters).chain(barred.map(Change::Add)).collect();

@@ -1,6 +1,6 @@
 //! Packets to controllers and from them (sections 6.1.1, 7.3.7, 7.4.1). Of those of which a controller wants a part, the whole is kept for a while.
 
-use super::datapath::{Datapath, FlowKey, Snapshot};
+use super::datapath::{Datapath, FlowKey, Rejected, Snapshot};
 use super::entries::Entry;
 use super::fields::{self, came_in, port_of};
 use super::through::{self, Traveller};
@@ -37,6 +37,8 @@ pub struct Heard {
     pub tunnel: Option<Tunnel>,
     /// Numbers of the rules that it met, in order.
     pub rules: Vec<u64>,
+    /// A rule has found its time to live at its end.
+    pub is_expired: bool,
     /// Its length, of which `bytes` may be the beginning.
     pub len: u32,
     /// Its bytes.
@@ -127,6 +129,12 @@ impl Switch {
         self.entries.count_users(compile::Use::Controller) > 0 && (wants(reason::NO_MATCH) || wants(reason::ACTION))
     }
 
+    /// Whether there is an entry that counts the time to live of packets down, and a controller that wants those at its end.
+    pub fn wants_expired(&self) -> bool {
+        let wants = || !self.listeners(|wants| wants.packet_in, reason::INVALID_TTL).is_empty();
+        self.entries.count_users(compile::Use::Expires) > 0 && wants()
+    }
+
     /// A packet that rules have sent to the controller.
     pub fn packet_in(&mut self, heard: Heard, datapath: &mut dyn Datapath) {
         let is_fresh = self.packets.learned.is_some_and(|at| self.now.saturating_sub(at) < LEARNED);
@@ -136,10 +144,12 @@ impl Switch {
         {
             self.learn(&snapshot);
         }
-        let sends =
-            |key: &FlowKey| self.entries.get(key).is_some_and(|entry| entry.uses.contains(&compile::Use::Controller));
-        let met = heard.rules.iter().rev().filter_map(|rule| self.packets.numbers.get(rule)).copied();
-        let Some(key) = met.into_iter().find(sends) else {
+        let of = if heard.is_expired { compile::Use::Expires } else { compile::Use::Controller };
+        let is_meant = |key: &FlowKey| self.entries.get(key).is_some_and(|entry| entry.uses.contains(&of));
+        let mut met = heard.rules.iter().filter_map(|rule| self.packets.numbers.get(rule)).copied();
+        // The first that counts down has found it so, the last that sends has sent it as it is.
+        let key = if heard.is_expired { met.find(is_meant) } else { met.rfind(is_meant) };
+        let Some(key) = key else {
             self.packets.losses.unknown += 1;
             return;
         };
@@ -150,7 +160,12 @@ impl Switch {
     fn tell_packet(&mut self, key: &FlowKey, heard: Heard) {
         let told = |entry: &Entry| (entry.cookie, usize::from(entry.told));
         let Some((cookie, most)) = self.entries.get(key).map(told) else { return };
-        let why = if key.is_miss() { reason::NO_MATCH } else { reason::ACTION };
+        let (why, most) = match heard.is_expired {
+            // All of it: no action says how much.
+            true => (reason::INVALID_TTL, usize::MAX),
+            false if key.is_miss() => (reason::NO_MATCH, most),
+            false => (reason::ACTION, most),
+        };
         let port = heard.tunnel.and_then(|tunnel| tunnel.port).unwrap_or(heard.port);
         if self.config_of(port) & config::NO_PACKET_IN != 0 {
             return;
@@ -203,10 +218,7 @@ impl Switch {
         if !actions.iter().all(goes) {
             return Err(action_refused::BAD_OUT_PORT);
         }
-        if actions.is_empty() {
-            return Ok(());
-        }
-        datapath.send(data, port, &actions).map_err(|_| action_refused::BAD_OUT_PORT)
+        self.send_out(data, port, &actions, datapath).map_err(|_| action_refused::BAD_OUT_PORT)
     }
 
     /// Actions among which one is that the packet goes through the tables. What these do to it is not done for what comes behind.
@@ -219,7 +231,7 @@ impl Switch {
     ) -> Result<(), Refusal> {
         let mut parts = actions.split(to_tables);
         let (before, behind) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        // Each way through the tables looks at all entries: one packet has one.
+        // Each way through the tables looks at all their entries: one packet has one.
         if parts.next().is_some() {
             return Err(action_refused::TOO_MANY);
         }
@@ -231,15 +243,15 @@ impl Switch {
         let mut heard = Vec::new();
         let mut buffer = through::buffer(data.len());
         let mut traveller = Traveller::new(data, &mut buffer, port, datapath);
-        if traveller.undergo(&before) {
+        if traveller.undergo(&before, &self.groups) {
             heard = self.through_tables(&mut traveller);
         }
         let mut buffer = through::buffer(data.len());
         let mut traveller = Traveller::new(data, &mut buffer, port, datapath);
         // What was sent before is not sent again.
         let done: Vec<_> = before.into_iter().filter(|action| !millrace_flow::execute::emits(action)).collect();
-        if traveller.undergo(&done) {
-            traveller.undergo(&behind);
+        if traveller.undergo(&done, &self.groups) {
+            traveller.undergo(&behind, &self.groups);
         }
         heard.into_iter().for_each(|(key, heard)| self.tell_packet(&key, heard));
         Ok(())
@@ -253,6 +265,23 @@ impl Switch {
         let own = |action: &millrace_flow::Action| !matches!(action, millrace_flow::Action::GotoTable(_));
         let actions: Vec<_> = rule.actions.into_iter().filter(|action| goes(action) && own(action)).collect();
         // A port that takes nothing has lost it, as on a wire.
-        let _ = datapath.send(&kept.bytes, kept.port, &actions);
+        let _ = self.send_out(&kept.bytes, kept.port, &actions, datapath);
+    }
+
+    /// Sends a packet as actions say.
+    fn send_out(
+        &self,
+        data: &[u8],
+        port: u32,
+        actions: &[millrace_flow::Action],
+        datapath: &mut dyn Datapath,
+    ) -> Result<(), Rejected> {
+        let chooses = |action: &millrace_flow::Action| matches!(action, millrace_flow::Action::Balance(_));
+        if !actions.iter().any(chooses) {
+            return if actions.is_empty() { Ok(()) } else { datapath.send(data, port, actions) };
+        }
+        let mut buffer = through::buffer(data.len());
+        Traveller::new(data, &mut buffer, port, datapath).undergo(actions, &self.groups);
+        Ok(())
     }
 }

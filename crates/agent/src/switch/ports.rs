@@ -84,10 +84,13 @@ impl Switch {
     /// Entries that depend on which ports there are, and which are alive. Those that the datapath does not take now are tried again.
     fn follow_ports(&mut self, datapath: &mut dyn Datapath) {
         let keys = self.entries.users(Use::Ports);
+        self.follow_groups();
         let mut done = self.follow(&keys, datapath);
         if done.as_ref().is_err_and(|why| !matches!(why, Rejected::Gone(_))) {
             // One that cannot be keeps no other where it is.
-            done = keys.iter().map(|key| self.follow(&[*key], datapath)).fold(Ok(()), Result::and);
+            self.follow_groups();
+            let groups = self.commit(datapath);
+            done = keys.iter().map(|key| self.follow(&[*key], datapath)).fold(groups, Result::and);
         }
         let wait = self.follows.map_or(SOON, |(_, wait)| (wait * 2).min(LATE));
         self.follows = done.is_err().then_some((self.now + wait, wait));
@@ -159,6 +162,7 @@ impl Switch {
             _ => {}
         }
         if (before ^ after) & (config::PORT_DOWN | config::NO_FWD) != 0 {
+            self.follow_groups();
             for key in self.entries.users(Use::Ports) {
                 self.renew(key)?;
             }
@@ -201,6 +205,20 @@ impl Switch {
             matching = matching.with(field, 0).ok()?;
         }
         Some(RuleSpec { priority: u16::MAX, matching, ..RuleSpec::default() })
+    }
+
+    /// The rules that close ports.
+    pub(super) fn barriers(&self) -> Vec<FlowKey> {
+        let rules = self.port_configs.iter().filter_map(|(number, config)| self.barrier(*number, *config));
+        rules.map(|rule| FlowKey::of(&rule)).collect()
+    }
+
+    /// A rule has gone. If it was one that closes a port, it comes back, with what is collected.
+    pub(super) fn bar_again(&mut self, key: &FlowKey) {
+        let barriers = self.port_configs.iter().filter_map(|(number, config)| self.barrier(*number, *config));
+        let torn = barriers.filter(|rule| FlowKey::of(rule) == *key).map(Change::Add);
+        let torn: Vec<_> = torn.filter(|rule| !self.batch.changes.contains(rule)).collect();
+        self.batch.changes.extend(torn);
     }
 
     /// Tells controllers how a port is.

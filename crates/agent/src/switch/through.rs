@@ -1,10 +1,11 @@
-//! Packets of controllers through the tables (`OFPP_TABLE`, section 7.3.7). The datapath has no way for them, so the switch looks its entries up
-//! itself, one by one, and says for each change and each port what is to be done.
+//! Packets of controllers through the tables (`OFPP_TABLE`, section 7.3.7). The datapath has no way for them, so the switch looks the entries of each
+//! table up itself, one by one, and says for each change and each port what is to be done.
 
 use super::Switch;
 use super::datapath::{Datapath, FlowKey};
+use super::groups::Groups;
 use super::packets::Heard;
-use millrace_flow::execute::{Alone, Frame, HEADROOM, change, emits};
+use millrace_flow::execute::{Alone, Frame, HEADROOM, Stop, change, emits};
 use millrace_flow::field::{Field, Wide};
 use millrace_flow::{Action, Ingress, Key};
 
@@ -16,6 +17,8 @@ pub(super) struct Traveller<'a> {
     frame: Frame<'a>,
     port: u32,
     carried: Vec<(Field, Wide, Wide)>,
+    /// Its time to live was at its end.
+    is_expired: bool,
     datapath: &'a mut dyn Datapath,
 }
 
@@ -23,7 +26,14 @@ impl<'a> Traveller<'a> {
     /// One that comes in at a port. The buffer is for changes: [`HEADROOM`] bytes more than the packet has.
     pub fn new(bytes: &'a [u8], buffer: &'a mut [u8], port: u32, datapath: &'a mut dyn Datapath) -> Self {
         let frame = Frame::new(bytes, buffer, Ingress { port, ..Ingress::default() });
-        Self { frame, port, carried: Vec::new(), datapath }
+        Self { frame, port, carried: Vec::new(), is_expired: false, datapath }
+    }
+
+    /// The packet as it is.
+    fn heard(&self) -> Heard {
+        let bytes = self.frame.bytes().to_vec();
+        let (len, port, is_expired) = (bytes.len() as u32, self.port, self.is_expired);
+        Heard { port, tunnel: None, rules: Vec::new(), is_expired, len, bytes }
     }
 
     fn key(&mut self) -> Key {
@@ -33,7 +43,7 @@ impl<'a> Traveller<'a> {
     }
 
     /// Does actions to it, in order; whether it goes on behind them.
-    pub fn undergo(&mut self, actions: &[Action]) -> bool {
+    pub fn undergo(&mut self, actions: &[Action], groups: &Groups) -> bool {
         for (at, action) in actions.iter().enumerate() {
             match action {
                 Action::SetField { field, value, mask } if CARRIED.contains(field) => {
@@ -44,15 +54,23 @@ impl<'a> Traveller<'a> {
                     let _ = self.datapath.send(self.frame.bytes(), self.port, &actions[at..]);
                     return true;
                 }
+                Action::Balance(group) => {
+                    let port = groups.get(*group).and_then(|group| group.port_of(&self.frame.key()));
+                    if let Some(port) = port {
+                        let _ = self.datapath.send(self.frame.bytes(), self.port, &[Action::Output(port)]);
+                    }
+                }
                 // A port that takes nothing has lost it, as on a wire.
                 action if emits(action) && super::packets::goes(action) => {
                     let _ = self.datapath.send(self.frame.bytes(), self.port, std::slice::from_ref(action));
                 }
                 action if emits(action) => {}
-                action if change(std::slice::from_ref(action), &mut self.frame, &mut Alone::default()).is_err() => {
-                    return false;
+                action => {
+                    if let Err(stop) = change(std::slice::from_ref(action), &mut self.frame, &mut Alone::default()) {
+                        self.is_expired = stop == Stop::Ttl;
+                        return false;
+                    }
                 }
-                _ => {}
             }
         }
         true
@@ -74,13 +92,12 @@ impl Switch {
             };
             // What controllers get is the packet as it is at that action.
             for part in rule.actions.split_inclusive(|action| matches!(action, Action::Punt(_))) {
-                if !traveller.undergo(part) {
-                    return heard;
+                let goes_on = traveller.undergo(part, &self.groups);
+                if traveller.is_expired || goes_on && matches!(part.last(), Some(Action::Punt(_))) {
+                    heard.push((entry, traveller.heard()));
                 }
-                if matches!(part.last(), Some(Action::Punt(_))) {
-                    let bytes = traveller.frame.bytes().to_vec();
-                    let (len, port) = (bytes.len() as u32, traveller.port);
-                    heard.push((entry, Heard { port, tunnel: None, rules: Vec::new(), len, bytes }));
+                if !goes_on {
+                    return heard;
                 }
             }
         }
@@ -89,12 +106,8 @@ impl Switch {
 
     /// The entry of a table that wins.
     fn best(&mut self, table: u8, key: &Key) -> Option<FlowKey> {
-        if self.entries.in_table(table) == 0 {
-            return None;
-        }
-        self.looked_at += self.entries.len();
-        let meets = |entry: &FlowKey| entry.table == table && entry.matching.covers(key);
-        let all = self.entries.iter().filter(|(entry, _)| meets(entry));
+        self.looked_at += self.entries.in_table(table);
+        let all = self.entries.of_table(table).filter(|(entry, _)| entry.matching.covers(key));
         let best = all.max_by_key(|(entry, what)| (entry.priority, std::cmp::Reverse(what.sequence)));
         best.map(|(entry, _)| *entry)
     }

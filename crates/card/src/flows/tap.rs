@@ -36,6 +36,8 @@ pub enum TapWants {
     Rule(u64),
     /// Those that meet a rule whose cookie is this under the mask.
     Cookie(u64, u64),
+    /// Those of which a rule has found the time to live at its end.
+    Expired,
 }
 
 /// What somebody wants to hear.
@@ -162,7 +164,7 @@ impl Card {
     /// [`TapError`].
     pub fn tap(&self, spec: TapSpec) -> Result<Tap, TapError> {
         let rate = u64::from(spec.rate);
-        let bucket = MeterSpec { unit: Unit::Packets, rate, burst: (rate / 10).max(64) };
+        let bucket = MeterSpec { unit: Unit::Packets, rate, burst: (rate / 10).max(64), remark: None };
         if spec.rate == 0 || spec.rate > MAX_TAP_RATE || spec.snap > MAX_SNAP {
             return Err(TapError::Bounds);
         }

@@ -114,12 +114,14 @@ pub(crate) struct Scheduled<'s, S> {
     /// The class has something that could leave if the wire were free, or that has left.
     pub is_ahead: bool,
     has_dropped: bool,
+    // When the last frame was judged.
+    judged: u64,
 }
 
 impl<'s, S: FrameSink> Scheduled<'s, S> {
     pub fn new(behind: S, discipline: &'s mut Discipline, clock: &'s PassClock) -> Self {
         discipline.until = 0;
-        Self { behind, discipline, clock, never: (0, 0), is_ahead: false, has_dropped: false }
+        Self { behind, discipline, clock, never: (0, 0), is_ahead: false, has_dropped: false, judged: 0 }
     }
 
     fn wait(&mut self, until: u64) -> Accept {
@@ -132,7 +134,7 @@ impl<S: FrameSink> FrameSink for Scheduled<'_, S> {
     fn take(&mut self, frame: Span<'_>) -> Accept {
         let len = frame.len();
         let (leave, now) = self.discipline.judge(len, self.clock);
-        self.has_dropped = leave == Leave::Never;
+        (self.has_dropped, self.judged) = (leave == Leave::Never, now);
         match leave {
             Leave::At(until) => return self.wait(until),
             Leave::Wire(until) => {
@@ -158,7 +160,12 @@ impl<S: FrameSink> FrameSink for Scheduled<'_, S> {
             }
         }
     }
+
     fn has_dropped(&self) -> bool {
         self.has_dropped
+    }
+
+    fn let_go_at(&self) -> Option<u64> {
+        Some(self.judged)
     }
 }

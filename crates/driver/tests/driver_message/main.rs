@@ -118,10 +118,11 @@ impl Random {
                 better: self.number() as u32,
             },
             11 => FlowRequest::Tap(FlowTap {
-                wants: match self.below(4) {
+                wants: match self.below(5) {
                     0 => FlowTapWants::Port(self.number() as u32),
                     1 => FlowTapWants::Rule(self.number()),
                     2 => FlowTapWants::Cookie { cookie: self.number(), mask: self.number() },
+                    3 => FlowTapWants::Expired,
                     _ => FlowTapWants::All,
                 },
                 snap: self.number() as u32,

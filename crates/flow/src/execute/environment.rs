@@ -23,6 +23,12 @@ pub trait Environment {
     /// Whether a meter admits a frame of so many bytes, now.
     fn admit(&mut self, meter: u32, bytes: usize) -> bool;
 
+    /// What a meter does to packets that it does not admit: steps by which their drop precedence rises; `None`: they are dropped.
+    fn remark(&self, meter: u32) -> Option<u8> {
+        let _ = meter;
+        None
+    }
+
     /// A random number, for `sample`.
     fn random(&mut self) -> u32;
 

@@ -198,6 +198,17 @@ impl Frame<'_> {
         }
     }
 
+    /// Makes the drop precedence of a packet of assured forwarding so many steps worse (RFC 2597 section 6). Others have none.
+    pub(super) fn remark(&mut self, steps: u8) -> Result<(), Stop> {
+        let dscp = self.key().get(Field::IpDscp).0[0];
+        let (class, precedence) = (dscp >> 3, dscp >> 1 & 3);
+        if !(1..=4).contains(&class) || precedence == 0 || dscp & 1 != 0 {
+            return Ok(());
+        }
+        let worse = (precedence + u64::from(steps)).min(3);
+        self.set(Field::IpDscp, Wide::new(class << 3 | worse << 1), Field::IpDscp.full())
+    }
+
     fn set_in_frame(&mut self, field: Field, value: Wide, mask: Wide) -> Result<(), Stop> {
         let layers = self.layers();
         let Some(spot) = find(field, self.bytes(), &layers) else { return Ok(()) };

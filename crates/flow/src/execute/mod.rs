@@ -115,6 +115,7 @@ fn one<E: Environment + ?Sized>(
     match action {
         Action::Queue(queue) => out.add(Target::Queue { queue: *queue, hash: None }),
         Action::Rss(group) => spread(*group, frame, environment, out),
+        Action::Balance(group) => balance(*group, frame, environment, out),
         Action::Quic(group) => steer(*group, frame, environment, out),
         // To send a frame back takes `in_port`, so that rules cannot make a loop by accident (OpenFlow 1.3, section A.2.1).
         Action::Output(port) if *port == frame.ingress().in_port() => out.count_reflected(),
@@ -131,6 +132,12 @@ fn one<E: Environment + ?Sized>(
             }
         }
         Action::Punt(reason) => out.add(Target::Punt(*reason)),
+        Action::Meter(meter) if !environment.admit(*meter, frame.len()) => {
+            let steps = environment.remark(*meter).ok_or(Stop::Meter(*meter))?;
+            out.keep(frame);
+            frame.remark(steps)?;
+        }
+        Action::Meter(_) => {}
         Action::EncapVxlan(_) => {
             change_one(action, frame, environment)?;
             if environment.is_waiting() {
@@ -157,11 +164,12 @@ pub fn change<E: Environment + ?Sized>(
 
 /// Whether an action may give the frame to somebody.
 pub fn emits(action: &Action) -> bool {
-    use Action::{InPort, Mirror, Output, Punt, Queue, Quic, Rss, Sample, VniMap, VxlanPort};
+    use Action::{Balance, InPort, Mirror, Output, Punt, Queue, Quic, Rss, Sample, VniMap, VxlanPort};
     matches!(
         action,
         Queue(_)
             | Rss(_)
+            | Balance(_)
             | Quic(_)
             | Output(_)
             | InPort
@@ -188,7 +196,9 @@ fn change_one<E: Environment + ?Sized>(
         Action::DecTtl => frame.dec_ttl()?,
         Action::EncapVxlan(outer) => frame.encap_vxlan(outer, environment)?,
         Action::DecapVxlan { port } => frame.decap_vxlan(*port)?,
-        Action::Meter(meter) if !environment.admit(*meter, frame.len()) => return Err(Stop::Meter(*meter)),
+        Action::Meter(meter) if !environment.admit(*meter, frame.len()) => {
+            frame.remark(environment.remark(*meter).ok_or(Stop::Meter(*meter))?)?;
+        }
         // The rest changes nothing, or emits.
         _ => {}
     }
@@ -238,12 +248,29 @@ fn map_vni(map: &VniMap, frame: &Frame<'_>, out: &mut Emissions) -> Result<(), S
     Err(Stop::Mapped)
 }
 
-/// Gives the frame to the queue that a group chooses.
-fn spread<E: Environment + ?Sized>(group: u32, frame: &mut Frame<'_>, environment: &E, out: &mut Emissions) {
-    let Some(group) = environment.group(group) else { return out.count_lost() };
+/// What a group chooses, and by which hash.
+fn chosen<E: Environment + ?Sized>(group: u32, frame: &mut Frame<'_>, environment: &E) -> Option<(u16, Option<u32>)> {
+    let group = environment.group(group)?;
     let inner = if group.wants_inner() { frame.inner_key() } else { None };
     let hash = group.hash(&inner.unwrap_or_else(|| frame.key()));
-    out.add(Target::Queue { queue: group.queue(hash), hash });
+    Some((group.queue(hash), hash))
+}
+
+/// Gives the frame to the queue that a group chooses.
+fn spread<E: Environment + ?Sized>(group: u32, frame: &mut Frame<'_>, environment: &E, out: &mut Emissions) {
+    match chosen(group, frame, environment) {
+        Some((queue, hash)) => out.add(Target::Queue { queue, hash }),
+        None => out.count_lost(),
+    }
+}
+
+/// Sends the frame out of the port that a group chooses.
+fn balance<E: Environment + ?Sized>(group: u32, frame: &mut Frame<'_>, environment: &E, out: &mut Emissions) {
+    match chosen(group, frame, environment) {
+        Some((port, _)) if u32::from(port) == frame.ingress().in_port() => out.count_reflected(),
+        Some((port, _)) => out.add(Target::Port(port.into())),
+        None => out.count_lost(),
+    }
 }
 
 /// Gives the frame to the queue of the instance whose QUIC connection it belongs to. Who is nobody's counts in the group.

@@ -43,7 +43,7 @@ pub struct Step {
     pub omitted: usize,
 }
 
-/// What an RSS group made of the frame.
+/// What a group that chooses by a hash made of the frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Hashed {
     /// Which group.
@@ -52,8 +52,11 @@ pub struct Hashed {
     pub hash: Option<u32>,
     /// Whether the headers within a tunnel were hashed.
     pub inner: bool,
-    /// The queue.
+    /// The queue, or the port.
     pub queue: u16,
+    /// It is a port.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_port: bool,
 }
 
 /// What a QUIC group made of the frame.
@@ -103,7 +106,7 @@ pub struct Explanation {
     pub actions: Vec<Action>,
     /// Queues that get it, named or chosen by a hash.
     pub queues: Vec<u16>,
-    /// What the RSS groups made of it.
+    /// What groups that choose by a hash made of it.
     pub hashes: Vec<Hashed>,
     /// What the QUIC groups made of it: only whoever has the frame can say.
     pub steered: Vec<Steered>,
@@ -141,6 +144,7 @@ pub fn explain(tables: &Tables, table: u8, key: &Key, inner: Option<&Key>, bette
     let queue = |action: &Action| match action {
         Action::Queue(queue) => Some(*queue),
         Action::Rss(_) => groups.next().map(|hashed| hashed.queue),
+        Action::Balance(_) => groups.next().and(None),
         Action::VniMap(map) => match map.get(key.get(Field::TunId).0[0]) {
             Some(Receiver::Queue(queue)) => Some(queue),
             _ => None,
@@ -172,6 +176,7 @@ impl Explanation {
         let queue = |action: &Action| match action {
             Action::Queue(queue) => Some(*queue),
             Action::Rss(_) => hashes.next().map(|hashed| hashed.queue),
+            Action::Balance(_) => hashes.next().and(None),
             Action::Quic(_) => steered.next().and_then(|steered| steered.queue),
             _ => None,
         };
@@ -181,11 +186,12 @@ impl Explanation {
 }
 
 fn hashed(tables: &Tables, action: &Action, key: &Key, inner: Option<&Key>) -> Option<Hashed> {
-    let Action::Rss(number) = action else { return None };
+    let (Action::Rss(number) | Action::Balance(number)) = action else { return None };
+    let is_port = matches!(action, Action::Balance(_));
     let group = tables.group(*number)?;
     let within = inner.filter(|_| group.wants_inner());
     let hash = group.hash(within.unwrap_or(key));
-    Some(Hashed { group: *number, hash, inner: within.is_some(), queue: group.queue(hash) })
+    Some(Hashed { group: *number, hash, inner: within.is_some(), queue: group.queue(hash), is_port })
 }
 
 /// The fields that a frame has, as they are written.

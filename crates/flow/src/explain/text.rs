@@ -23,11 +23,11 @@ impl fmt::Display for Explanation {
         }
         for hashed in &self.hashes {
             let over = if hashed.inner { "inner headers" } else { "headers" };
+            let (action, what) = if hashed.is_port { ("balance", "port") } else { ("rss", "queue") };
+            let (group, chosen) = (hashed.group, hashed.queue);
             match hashed.hash {
-                Some(hash) => {
-                    writeln!(f, "  rss:{} hash {hash:#010x} over {over}, queue {}", hashed.group, hashed.queue)?
-                }
-                None => writeln!(f, "  rss:{} nothing to hash, queue {}", hashed.group, hashed.queue)?,
+                Some(hash) => writeln!(f, "  {action}:{group} hash {hash:#010x} over {over}, {what} {chosen}")?,
+                None => writeln!(f, "  {action}:{group} nothing to hash, {what} {chosen}")?,
             }
         }
         for steered in &self.steered {

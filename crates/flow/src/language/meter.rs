@@ -5,12 +5,13 @@ use super::scan::Part;
 use crate::meter::{Meter, MeterSpec, Unit};
 use millrace_packet::number::number;
 
-const FORM: &str = "meter=N,rate=10Mbit,burst=64k (bytes), or meter=N,rate=10kpps,burst=100 (packets)";
+const FORM: &str =
+    "meter=N,rate=10Mbit,burst=64k (bytes), or meter=N,rate=10kpps,burst=100 (packets), and perhaps remark=1";
 
 /// A meter from the pieces of its line; the first is `meter=N`.
 pub(super) fn parse(pieces: &[Part<'_>]) -> Result<(u32, MeterSpec), ParseError> {
     let (id, options) = super::file::head(pieces, "meter")?;
-    let (mut rated, mut burst) = (None, None);
+    let (mut rated, mut burst, mut remark) = (None, None, None);
     for option in options {
         match option.split("=") {
             Some((name, value)) if name.text == "rate" => rated = Some(rate(value)?),
@@ -18,12 +19,13 @@ pub(super) fn parse(pieces: &[Part<'_>]) -> Result<(u32, MeterSpec), ParseError>
                 let wrong = || value.error("burst takes a whole number such as 100 or 64k");
                 burst = Some(number(value.text).ok_or_else(wrong)?);
             }
+            Some((name, value)) if name.text == "remark" => remark = Some(value.number("remark", 2)?),
             _ => return Err(option.error(format!("write {FORM}"))),
         }
     }
     let whole = pieces[0];
     let (Some((unit, rate)), Some(burst)) = (rated, burst) else { return Err(whole.error(format!("write {FORM}"))) };
-    let spec = MeterSpec { unit, rate, burst };
+    let spec = MeterSpec { unit, rate, burst, remark };
     Meter::new(spec, 0).map_err(|wrong| whole.error(wrong.to_string()))?;
     Ok((id, spec))
 }
@@ -47,7 +49,8 @@ pub(super) fn print(id: u32, spec: &MeterSpec) -> String {
         Unit::Bytes => (u128::from(spec.rate) * 8, "bit"),
         Unit::Packets => (spec.rate.into(), "pps"),
     };
-    format!("meter={id},rate={}{unit},burst={}", scaled(rate), scaled(spec.burst.into()))
+    let remark = spec.remark.map_or_else(String::new, |steps| format!(",remark={steps}"));
+    format!("meter={id},rate={}{unit},burst={}{remark}", scaled(rate), scaled(spec.burst.into()))
 }
 
 /// A number with the largest of k, M and G that leaves it whole.

@@ -12,6 +12,7 @@ pub(crate) fn action(action: &Action) -> String {
         Action::Drop => "drop".to_owned(),
         Action::Queue(queue) => format!("queue:{queue}"),
         Action::Rss(group) => format!("rss:{group}"),
+        Action::Balance(group) => format!("balance:{group}"),
         Action::Quic(group) => format!("quic:{group}"),
         Action::Output(port) => format!("output:{port}"),
         Action::InPort => "in_port".to_owned(),

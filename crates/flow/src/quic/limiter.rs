@@ -9,7 +9,8 @@ pub struct Limiter(Option<Meter>);
 impl Limiter {
     /// 0: never.
     pub fn new(rate: u32) -> Self {
-        let spec = MeterSpec { unit: Unit::Packets, rate: rate.into(), burst: u64::from(rate / 10).max(1) };
+        let spec =
+            MeterSpec { unit: Unit::Packets, rate: rate.into(), burst: u64::from(rate / 10).max(1), remark: None };
         Self(Meter::new(spec, 0).ok())
     }
 

@@ -22,7 +22,7 @@ impl Part {
     /// What an action uses.
     pub fn of(action: &Action) -> Option<Self> {
         match action {
-            Action::Rss(group) => Some(Self::Group(*group)),
+            Action::Rss(group) | Action::Balance(group) => Some(Self::Group(*group)),
             Action::Quic(group) => Some(Self::Quic(*group)),
             Action::Meter(meter) => Some(Self::Meter(*meter)),
             _ => None,

@@ -67,7 +67,7 @@ fn work_is_bounded() {
 #[test]
 fn groups_and_meters_that_are_used_stay() {
     let mut writer = Writer::new(1, Limits::default());
-    let meter = Meter::new(MeterSpec { unit: Unit::Packets, rate: 1, burst: 1 }, 0).unwrap();
+    let meter = Meter::new(MeterSpec { unit: Unit::Packets, rate: 1, burst: 1, remark: None }, 0).unwrap();
     let setup = vec![add("actions=meter:2,rss:1"), Change::Group(1, group()), Change::Meter(2, Some(Arc::new(meter)))];
     writer.commit(setup, 0).unwrap();
     let refused = |writer: &mut Writer, change| writer.commit(vec![change], 0).unwrap_err();

@@ -216,7 +216,7 @@ impl CardTx {
         self.serve_with(budget, false, |frames, places| {
             let mut all = places.iter().zip(frames);
             let full = all.position(|(&iova, &frame)| sink(iova, frame) == Accept::Full);
-            Taken { frames: full.unwrap_or(frames.len()), dropped: false }
+            Taken { frames: full.unwrap_or(frames.len()), dropped: false, at: None }
         })
     }
 

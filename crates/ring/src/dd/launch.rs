@@ -155,7 +155,9 @@ impl CardTx {
         served.frames += 1;
         served.bytes += u64::from(len);
         let reason = if taken.dropped { Reason::Dropped } else { reason };
-        self.end_launch(reason, time, now);
+        // Who looks at the clock once more, to see whether a gate is open, has the later word.
+        let left = taken.at.filter(|at| *at > now).unwrap_or(now);
+        self.end_launch(reason, time, left);
         self.take(Status { len, outcome: self.judge.outcome(reason) as u8, port: 0, done: self.at_once });
         Ok(After::Frame)
     }

@@ -136,6 +136,11 @@ impl Counted {
         self.tally.publish(&self.counts.0);
     }
 
+    /// How many frames the host has had since their time to live was at its end.
+    pub fn expired(&self) -> u64 {
+        self.tally.get(What::PuntTtl as usize)
+    }
+
     pub fn stop(&mut self, stop: Stop) {
         let what = match stop {
             Stop::Meter(_) => What::Meter,

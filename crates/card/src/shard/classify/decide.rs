@@ -83,6 +83,20 @@ impl Classifying {
                 }
                 frames.zip(queues).for_each(|(frame, queue)| self.send_to_queue(shard, source, queue, frame));
             }
+            &[Action::Balance(group)] if self.is_by_outer(group) => {
+                for frame in frames {
+                    // It may have come in by a tunnel that is a port of its own.
+                    if self.stage.frames[frame].tunnel.is_some() {
+                        self.execute(shard, source, frame, id);
+                        continue;
+                    }
+                    let group = self.classifier.tables().and_then(|tables| tables.group(group));
+                    match group.map(|group| u32::from(group.queue_of(&self.keys[frame]))) {
+                        Some(port) if port != source.ingress.port => self.send_to_port(shard, source, port, frame),
+                        _ => self.counted.add(What::Reflected, 1),
+                    }
+                }
+            }
             _ => self.edit(shard, source, frames, id),
         }
     }

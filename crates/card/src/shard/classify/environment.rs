@@ -55,6 +55,10 @@ impl Environment for OnWorker<'_> {
         self.tables.meter(meter).is_some_and(|meter| meter.admit(now_ns(), 1, bytes as u64))
     }
 
+    fn remark(&self, meter: u32) -> Option<u8> {
+        self.tables.meter(meter)?.spec().remark
+    }
+
     fn random(&mut self) -> u32 {
         self.random.next()
     }

@@ -66,8 +66,17 @@ struct Note {
     /// Where its first bytes lie as they came in, if they may change; its length then.
     kept: Option<(usize, usize)>,
     len: usize,
+    /// Its time to live was at its end.
+    is_expired: bool,
     rules: Few<u64, MOST_RULES>,
     sent: Few<TapSent, MOST_SENT>,
+}
+
+impl Note {
+    fn new(len: usize) -> Self {
+        let (rules, sent) = (Few::none(0), Few::none(TapSent::Host));
+        Self { hit: 0, kept: None, len, is_expired: false, rules, sent }
+    }
 }
 
 /// All that a worker has for those who listen.
@@ -80,7 +89,7 @@ pub(super) struct Taps {
 impl Classifying {
     /// One more listens.
     pub fn tap(&mut self, tapper: Tapper) {
-        let nothing = Note { hit: 0, kept: None, len: 0, rules: Few::none(0), sent: Few::none(TapSent::Host) };
+        let nothing = Note::new(0);
         let none = || Box::new(Taps { all: Vec::new(), notes: vec![nothing; BURST].into(), kept: Vec::new() });
         self.taps.get_or_insert_with(none).all.push(tapper);
     }
@@ -109,7 +118,9 @@ impl Classifying {
             taps.before(&self.stage, frame, verdict, source, is_first, self.now_ns);
             let outs = self.outs.len();
             self.emissions.clear();
+            let expired = self.counted.expired();
             self.decide(shard, source, std::slice::from_ref(one), id);
+            taps.notes[frame].is_expired |= self.counted.expired() != expired;
             let sent = &mut taps.notes[frame].sent;
             self.who(shard, source, outs, id).for_each(|one| sent.push(one));
             if !self.pending.iter().any(|pending| pending.frame == frame) {
@@ -155,7 +166,12 @@ fn stays(verdict: &Verdict) -> bool {
     verdict.again.is_none()
         && matches!(
             verdict.actions[..],
-            [] | [Action::Queue(_) | Action::Rss(_) | Action::Quic(_) | Action::Output(_) | Action::InPort]
+            [] | [Action::Queue(_)
+                | Action::Rss(_)
+                | Action::Balance(_)
+                | Action::Quic(_)
+                | Action::Output(_)
+                | Action::InPort]
         )
 }
 
@@ -166,8 +182,7 @@ impl Taps {
         let note = &mut notes[frame];
         let bytes = stage.frame(&stage.frames[frame]);
         if is_first {
-            let none = Few::none(TapSent::Host);
-            *note = Note { hit: 0, kept: None, len: bytes.len(), rules: Few::none(0), sent: none };
+            *note = Note::new(bytes.len());
         }
         verdict.rules.iter().for_each(|rule| note.rules.push(rule.number()));
         let mut may_hit = verdict.again.is_some();
@@ -181,7 +196,7 @@ impl Taps {
                     verdict.rules.iter().any(|rule| (rule.spec.cookie ^ cookie) & mask == 0)
                 }
                 // It is known afterwards.
-                TapWants::Queue(_) => {
+                TapWants::Queue(_) | TapWants::Expired => {
                     may_hit = true;
                     false
                 }
@@ -193,7 +208,8 @@ impl Taps {
                 tapper.counts.limited.fetch_add(1, Relaxed);
             }
         }
-        if note.kept.is_none() && (note.hit != 0 || may_hit) && !stays(verdict) && is_first {
+        let as_it_came = all.iter().any(|tapper| !tapper.spec.after);
+        if note.kept.is_none() && (note.hit != 0 || may_hit) && !stays(verdict) && is_first && as_it_came {
             let most = all.iter().map(|tapper| tapper.spec.snap).max().unwrap_or(0);
             let (at, len) = (kept.len(), bytes.len().min(most));
             kept.extend_from_slice(&bytes[..len]);
@@ -207,9 +223,13 @@ impl Taps {
         let note = &notes[frame];
         let now = stage.frame(&stage.frames[frame]);
         for (at, tapper) in all.iter_mut().enumerate() {
-            let queue = |queue| note.sent.as_slice().contains(&TapSent::Queue(queue));
-            if let TapWants::Queue(number) = tapper.spec.wants {
-                if !queue(number) {
+            let late = match tapper.spec.wants {
+                TapWants::Queue(queue) => Some(note.sent.as_slice().contains(&TapSent::Queue(queue))),
+                TapWants::Expired => Some(note.is_expired),
+                _ => None,
+            };
+            if let Some(hits) = late {
+                if !hits {
                     continue;
                 }
                 if !tapper.meter.admit(now_ns, 1, 0) {

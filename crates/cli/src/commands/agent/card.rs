@@ -23,6 +23,9 @@ const SNAP: u32 = 16 * 1024;
 /// How long what was seen of all rules is used again: whoever asks often does not make the card list them each time.
 const FRESH: Duration = Duration::from_millis(100);
 
+/// How long until rules of the agent's own are put back once more.
+const MENDED: Duration = Duration::from_millis(500);
+
 /// Packets that were lost: for controllers, and of controllers.
 pub struct Losses {
     pub unheard: u64,
@@ -42,8 +45,12 @@ pub struct Card<'a> {
     first: Option<FirstTable>,
     /// Numbers of its rules, which no entry has.
     own: HashSet<u64>,
+    /// Those of its rules that somebody has deleted, and when some were put back last.
+    torn: HashSet<FlowKey>,
+    mended: Option<Instant>,
     ports: u32,
-    listener: Option<FlowListener>,
+    /// To packets that rules send to controllers, and to those whose time to live was at its end.
+    listeners: [Option<FlowListener>; 2],
     /// It was said that nobody can listen.
     is_deaf: bool,
     /// Packets for controllers that were not heard.
@@ -59,7 +66,7 @@ impl<'a> Card<'a> {
     pub fn new(device: &'a Device, first: Option<FirstTable>) -> Result<Self, millrace::Error> {
         // What is added and modified is known: it is done here.
         let watch = device.flows().watch_removed()?;
-        let (sender, listener) = (Sender::default(), None);
+        let (sender, listeners) = (Sender::default(), [None, None]);
         Ok(Self {
             device,
             watch,
@@ -68,8 +75,10 @@ impl<'a> Card<'a> {
             sender,
             first,
             own: HashSet::new(),
+            torn: HashSet::new(),
+            mended: None,
             ports: 0,
-            listener,
+            listeners,
             is_deaf: false,
             unheard: 0,
             seen: None,
@@ -98,8 +107,7 @@ impl<'a> Card<'a> {
             Ok(events) => {
                 self.has_more = events.more;
                 self.has_lost |= events.lost > 0;
-                let gone: Vec<_> = events.events.iter().filter_map(gone).collect();
-                gone.into_iter().filter_map(|gone| self.of_entry(gone)).collect()
+                events.events.iter().filter_map(gone).filter_map(|gone| self.of_entry(gone)).collect()
             }
             Err(error) => {
                 self.unanswered(error);
@@ -108,43 +116,42 @@ impl<'a> Card<'a> {
         }
     }
 
-    /// Listens to packets for controllers, or does so no more. Whether somebody listens.
-    pub fn listen(&mut self, wanted: bool, rate: u32) -> bool {
-        if !wanted {
-            self.listener = None;
-        } else if self.listener.is_none() {
-            let wants = FlowTapWants::Cookie { cookie: PUNTS, mask: PUNTS };
-            match self.device.flows().tap(FlowTap { wants, snap: SNAP, after: true, rate }) {
-                Ok(listener) => self.listener = Some(listener),
-                Err(error) => {
-                    if !std::mem::replace(&mut self.is_deaf, true) {
-                        note(format!("controllers get no packets: {error}"));
+    /// Listens to packets that rules send to controllers, and to those whose time to live was at its end, or does so no more. Whether it listens.
+    pub fn listen(&mut self, wanted: [bool; 2], rate: u32) -> bool {
+        let kinds = [FlowTapWants::Cookie { cookie: PUNTS, mask: PUNTS }, FlowTapWants::Expired];
+        for ((listener, wanted), wants) in self.listeners.iter_mut().zip(wanted).zip(kinds) {
+            if !wanted {
+                *listener = None;
+            } else if listener.is_none() {
+                match self.device.flows().tap(FlowTap { wants, snap: SNAP, after: true, rate }) {
+                    Ok(new) => *listener = Some(new),
+                    Err(error) => {
+                        if !std::mem::replace(&mut self.is_deaf, true) {
+                            note(format!("controllers get no packets: {error}"));
+                        }
                     }
                 }
             }
         }
-        self.listener.is_some()
+        self.listeners.iter().any(Option::is_some)
     }
 
     /// Packets for controllers.
     pub fn heard(&mut self) -> Vec<Heard> {
-        let Some(listener) = &mut self.listener else { return Vec::new() };
-        match listener.next(Duration::ZERO) {
-            Ok(heard) => {
-                self.unheard += heard.lost;
-                let own = &self.own;
-                let heard = heard.frames.into_iter().filter_map(packet);
-                let theirs = |heard: Heard| {
-                    let rules = heard.rules.into_iter().filter(|rule| !own.contains(rule)).collect();
-                    Heard { rules, ..heard }
-                };
-                heard.map(theirs).collect()
-            }
-            Err(_) => {
-                self.listener = None;
-                Vec::new()
+        let mut all = Vec::new();
+        for (place, is_expired) in self.listeners.iter_mut().zip([false, true]) {
+            let Some(heard) = place.as_mut().map(|listener| listener.next(Duration::ZERO)) else { continue };
+            let Ok(heard) = heard else {
+                *place = None;
+                continue;
+            };
+            self.unheard += heard.lost;
+            for mut heard in heard.frames.into_iter().filter_map(packet) {
+                heard.rules.retain(|rule| !self.own.contains(rule));
+                all.push(Heard { is_expired, ..heard });
             }
         }
+        all
     }
 
     /// Makes these all rules that the card keeps for this user. What meets no entry is dropped, as section 5.4 has it.
@@ -171,20 +178,33 @@ impl<'a> Card<'a> {
         self.first.as_ref().map_or(Whose::Entry(key), |first| first.whose(&key))
     }
 
-    /// A rule of an entry that has gone. A rule of the first table comes back: without it nothing comes out of a tunnel, or into the other tables.
+    /// A rule of an entry that has gone. One of the first table is noted.
     fn of_entry(&mut self, gone: Gone) -> Option<Gone> {
-        if let Whose::Entry(key) = self.whose(gone.key) {
-            return Some(Gone { key, ..gone });
+        match self.whose(gone.key) {
+            Whose::Entry(key) => Some(Gone { key, ..gone }),
+            Whose::Tunnel(_) | Whose::Rest => {
+                self.torn.insert(gone.key);
+                None
+            }
         }
-        let rule = self.first.iter().flat_map(FirstTable::rules).find(|rule| FlowKey::of(rule) == gone.key)?;
-        let back = self.device.flows().transaction().keep().brief().add(&rule.to_string()).commit();
-        if let Err(error) = back {
-            note(format!("a rule of the agent's own was deleted, and cannot be set up again: {error}"));
+    }
+
+    /// Puts back rules of the first table that somebody has deleted: without them nothing comes out of a tunnel, or into the other tables. Who
+    /// deletes them again and again does not keep the agent busy: it is done twice a second at most.
+    pub fn mend(&mut self) {
+        if self.torn.is_empty() || self.mended.is_some_and(|at| at.elapsed() < MENDED) {
+            return;
         }
-        // Its number is another one now.
+        self.mended = Some(Instant::now());
+        let torn = std::mem::take(&mut self.torn);
+        let own = self.first.iter().flat_map(FirstTable::rules).filter(|rule| torn.contains(&FlowKey::of(rule)));
+        let own: Vec<_> = own.map(|rule| FlowChange::Add(rule.to_string())).collect();
+        if let Err(error) = self.device.flows().transaction().keep().brief().changes(own).commit() {
+            note(format!("rules of the agent's own were deleted, and cannot be set up again: {error}"));
+        }
+        // Their numbers are others now.
         self.seen = None;
         let _ = self.snapshot();
-        None
     }
 
     /// Packets that were lost between the card and controllers.
@@ -235,12 +255,14 @@ impl Datapath for Card<'_> {
         let entries = flows.list("").map_err(|error| self.unanswered(error))?;
         let info = flows.info().map_err(|error| self.unanswered(error))?;
         let mut snapshot = Snapshot { unmatched: info.unmatched, ..Snapshot::default() };
+        let mut own: HashSet<_> = self.first.iter().flat_map(FirstTable::rules).map(FlowKey::of).collect();
         for entry in entries {
             if let Some(had) = entry.rule {
                 let Ok(rule) = parse_rule(&entry.line) else { continue };
                 let (packets, bytes, age_ns, number) = (had.packets, had.bytes, had.age_ns, had.number);
                 let counts = Counts { packets, bytes, age_ns, number };
-                match self.whose(FlowKey::of(&rule)) {
+                let key = FlowKey::of(&rule);
+                match self.whose(key) {
                     Whose::Entry(key) => {
                         snapshot.rules.push((key, counts));
                         continue;
@@ -249,12 +271,15 @@ impl Datapath for Card<'_> {
                     Whose::Rest => {}
                 }
                 self.own.insert(number);
+                own.remove(&key);
             } else if let Some(dropped) = entry.metered
                 && let Some(number) = meter_number(&entry.line)
             {
                 snapshot.metered.push((number, dropped));
             }
         }
+        // Those that are not there have been deleted, told or not.
+        self.torn.extend(own);
         self.seen = Some((Instant::now(), snapshot.clone()));
         Ok(snapshot)
     }
@@ -296,7 +321,7 @@ impl Datapath for Card<'_> {
 fn packet(frame: FlowFrame) -> Option<Heard> {
     let FlowFrame { port, rules, len, bytes, sent, tunnel, .. } = frame;
     let tunnel = tunnel.map(|FlowTunnel { id, src, port }| Tunnel { id, src, port });
-    (!sent.is_empty()).then_some(Heard { port, tunnel, rules, len, bytes })
+    (!sent.is_empty()).then_some(Heard { port, tunnel, rules, is_expired: false, len, bytes })
 }
 
 /// The name of a port: what is plugged in, without its kind, up to 15 bytes.

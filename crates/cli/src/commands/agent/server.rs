@@ -183,7 +183,8 @@ impl<'a> Server<'a> {
                     self.switch.look_for_gone(&mut self.card);
                 }
             }
-            let wanted = self.switch.wants_packets();
+            self.card.mend();
+            let wanted = [self.switch.wants_packets(), self.switch.wants_expired()];
             self.listens = self.card.listen(wanted, self.args.packet_in_rate);
             for heard in self.card.heard() {
                 self.switch.packet_in(heard, &mut self.card);

@@ -209,6 +209,10 @@ impl Environment for World<'_> {
         self.tables.meter(meter).is_none_or(|meter| meter.admit(self.now_ns, 1, bytes as u64))
     }
 
+    fn remark(&self, meter: u32) -> Option<u8> {
+        self.tables.meter(meter)?.spec().remark
+    }
+
     /// Every frame is sampled, so that it can be seen what a sample would be.
     fn random(&mut self) -> u32 {
         0
@@ -232,8 +236,9 @@ fn correct(pass: &mut Explanation, emitted: &[Emission], steered: Vec<Steered>, 
     });
     let asked =
         pass.actions.iter().filter(|action| matches!(action, Action::Queue(_) | Action::Rss(_) | Action::Quic(_)));
-    let mut hashes = Vec::new();
-    let mut explained = std::mem::take(&mut pass.hashes).into_iter();
+    let explained = std::mem::take(&mut pass.hashes).into_iter();
+    let (mut hashes, explained): (Vec<_>, Vec<_>) = explained.partition(|hashed| hashed.is_port);
+    let mut explained = explained.into_iter();
     // Of what a QUIC group gives to nobody, nothing is emitted.
     let mut said = steered.iter();
     let asked =

@@ -33,7 +33,7 @@ Examples:
   millrace flow capture 17 --after --pcap sent.pcap
   millrace flow capture all --json")]
 pub struct CaptureArgs {
-    /// Number of a rule, cookie=VALUE[/MASK], or all
+    /// Number of a rule, cookie=VALUE[/MASK], expired (the time to live was at its end), or all
     #[arg(value_name = "RULE")]
     which: String,
     /// Write the frames to this capture; lines are not printed then
@@ -122,7 +122,7 @@ fn who(frame: &FlowFrame) -> String {
 fn wants(text: &str) -> Result<FlowTapWants, Failure> {
     let wrong = || {
         Failure::Usage(format!(
-            "{text:?}: the number of a rule (see `millrace flow stats`), cookie=VALUE[/MASK] or all"
+            "{text:?}: the number of a rule (see `millrace flow stats`), cookie=VALUE[/MASK], expired or all"
         ))
     };
     let number = |text: &str| match text.strip_prefix("0x") {
@@ -135,6 +135,7 @@ fn wants(text: &str) -> Result<FlowTapWants, Failure> {
             FlowTapWants::Cookie { cookie: number(cookie)?, mask: number(mask)? }
         }
         None if text == "all" => FlowTapWants::All,
+        None if text == "expired" => FlowTapWants::Expired,
         None => FlowTapWants::Rule(number(text)?),
     })
 }
@@ -147,6 +148,7 @@ mod tests {
     fn which_frames() {
         assert_eq!(wants("17").ok(), Some(FlowTapWants::Rule(17)));
         assert_eq!(wants("all").ok(), Some(FlowTapWants::All));
+        assert_eq!(wants("expired").ok(), Some(FlowTapWants::Expired));
         assert_eq!(wants("cookie=0x10/0xf0").ok(), Some(FlowTapWants::Cookie { cookie: 16, mask: 0xf0 }));
         assert_eq!(wants("cookie=3").ok(), Some(FlowTapWants::Cookie { cookie: 3, mask: u64::MAX }));
         assert!(["", "rule", "cookie=", "cookie=1/x", "-1"].iter().all(|text| wants(text).is_err()));

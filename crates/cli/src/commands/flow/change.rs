@@ -287,8 +287,18 @@ fn say_what_is_missing(device: &millrace::Device, file: &RuleFile) -> Result<(),
             break;
         }
     }
+    let actions = file.items().filter_map(|item| if let Item::Rule(rule) = item { Some(&rule.actions) } else { None });
+    let balances: BTreeSet<u32> = actions
+        .flatten()
+        .filter_map(|action| if let Action::Balance(group) = action { Some(*group) } else { None })
+        .collect();
     for item in file.items() {
-        if let Item::Group { rss, .. } = item {
+        if let Item::Group { number, rss, .. } = item {
+            if balances.contains(number) {
+                let absent = rss.table.iter().filter(|port| usize::from(**port) >= ports);
+                missing.extend(absent.take(MOST_MISSING).map(|port| format!("port {port}")));
+                continue;
+            }
             let absent = rss.table.iter().filter(|queue| u32::from(**queue) >= device.rx_queues());
             missing.extend(absent.take(MOST_MISSING).map(|queue| format!("queue {queue}")));
         }

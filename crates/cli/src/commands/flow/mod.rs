@@ -40,7 +40,8 @@ the exit code is 1 and nothing is printed.
   miss=normal                              or drop, or punt
   group=1,rss,queues=0-7,fields=5tuple,symmetric
   group=2,rss,queues=(0-3,6),tcp4=2tuple,inner,key=0x6d5a...
-  meter=1,rate=10Mbit,burst=64k            bytes; rate=10kpps,burst=100: packets
+  meter=1,rate=10Mbit,burst=64k            bytes; rate=10kpps,burst=100: packets;
+                                           remark=1: marked (AF11 to AF12), not dropped
   table=0,priority=100,tcp,nw_dst=10.0.0.0/8,tcp_dst=80,actions=meter:1,rss:1
   table=0,priority=50,dl_vlan=5,actions=pop_vlan,goto_table:1
 

@@ -103,6 +103,7 @@ pub(super) fn tap(wanted: FlowTap) -> TapSpec {
         FlowTapWants::Queue(queue) => TapWants::Queue(queue),
         FlowTapWants::Rule(number) => TapWants::Rule(number),
         FlowTapWants::Cookie { cookie, mask } => TapWants::Cookie(cookie, mask),
+        FlowTapWants::Expired => TapWants::Expired,
     };
     TapSpec { wants, snap: wanted.snap as usize, after: wanted.after, rate: wanted.rate }
 }

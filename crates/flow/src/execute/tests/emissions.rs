@@ -177,3 +177,26 @@ fn a_map_of_networks_says_who_gets_the_frame() {
     // One that it does not have goes on.
     assert_eq!(given("vni_map(5002=queue:4,5004=queue:5)"), (vec![queue(9)], Ok(())));
 }
+
+#[test]
+fn a_group_chooses_a_port_by_the_hash_by_which_it_would_choose_a_queue() {
+    let chosen = |text: &str| emitted(&frame(), &actions(text), &mut World::new()).0[0].0.target;
+    let Target::Queue { queue, .. } = chosen("rss:1") else { panic!() };
+    assert_eq!(chosen("balance:1"), Target::Port(queue.into()));
+}
+
+/// RFC 2597 section 6: what is beyond the rate goes on, and is dropped sooner than others where there is no room.
+#[test]
+fn a_meter_makes_drop_precedences_worse() {
+    for (before, steps, after) in
+        [(10, 1, 12), (12, 1, 14), (14, 1, 14), (34, 2, 38), (46, 1, 46), (0, 2, 0), (8, 1, 8), (11, 1, 11)]
+    {
+        let marked = edited(&frame(), &actions(&format!("set_field:{before}->ip_dscp"))).unwrap();
+        let mut world = World { admitted: 0, ..World::new() };
+        let (list, done) = emitted(&marked, &actions(&format!("output:1,meter:{},output:2", 8 + steps)), &mut world);
+        assert_eq!(done, Ok(()));
+        let wanted = edited(&frame(), &actions(&format!("set_field:{after}->ip_dscp"))).unwrap();
+        let got: Vec<_> = list.into_iter().map(|(_, bytes)| bytes).collect();
+        assert_eq!(got, [marked, wanted], "{before} {steps}");
+    }
+}

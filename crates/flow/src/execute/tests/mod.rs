@@ -57,6 +57,11 @@ impl Environment for World {
         left
     }
 
+    /// Meters from 8 on mark packets: meter 9 makes precedences one step worse.
+    fn remark(&self, meter: u32) -> Option<u8> {
+        meter.checked_sub(8).map(|steps| steps as u8)
+    }
+
     fn random(&mut self) -> u32 {
         self.random
     }

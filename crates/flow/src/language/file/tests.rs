@@ -68,8 +68,11 @@ fn meter() -> impl Strategy<Value = Item> {
     let unit = prop::sample::select(vec![Unit::Bytes, Unit::Packets]);
     let round = (1u64..5000, prop::sample::select(vec![1, 1_000, 1_000_000]));
     let rate = prop_oneof![1..u64::MAX / 8, round.prop_map(|(number, scale)| number * scale)];
-    (any::<u32>(), unit, rate, 1u64..3600)
-        .prop_map(|(number, unit, rate, burst)| Item::Meter { number, bucket: MeterSpec { unit, rate, burst } })
+    let remark = prop::sample::select(vec![None, Some(1), Some(2)]);
+    (any::<u32>(), unit, rate, 1u64..3600, remark).prop_map(|(number, unit, rate, burst, remark)| {
+        let bucket = MeterSpec { unit, rate, burst, remark };
+        Item::Meter { number, bucket }
+    })
 }
 
 fn item() -> impl Strategy<Value = Item> {
