@@ -230,6 +230,12 @@ impl Card {
         self.bus.tsu.page()
     }
 
+    /// What the clock's data registers would show after a command that asks, which touches no register: programs may be in the midst of setting the
+    /// clock by them. `None`: the command does not ask.
+    pub fn ask_clock(&self, command: u32) -> Option<[u32; 3]> {
+        self.bus.tsu.ask(command)
+    }
+
     /// Steers the clock; workers go by it from their next look on.
     ///
     /// # Errors

@@ -63,12 +63,17 @@ impl Latches {
     }
 
     fn show(&mut self, time: Time) {
-        self.window = [time.fraction as u32, (time.fraction >> 32) as u32, time.seconds];
+        self.window = window(time);
     }
 
     fn fraction(&self) -> u64 {
         u64::from(self.window[0]) | u64::from(self.window[1]) << 32
     }
+}
+
+/// A time as the data registers show it.
+fn window(time: Time) -> [u32; 3] {
+    [time.fraction as u32, (time.fraction >> 32) as u32, time.seconds]
 }
 
 /// The system's time of day.
@@ -200,6 +205,12 @@ impl Tsu {
         }
     }
 
+    /// What the data registers would show after a command that asks, without touching them: who asks this way is in nobody's way. `None`: the command
+    /// does not ask.
+    pub fn ask(&self, command: u32) -> Option<[u32; 3]> {
+        answer(&self.latches(), command, Ticks::now()).map(window)
+    }
+
     /// `true`: the clock goes differently from now on, or time stamps are wanted or not as before.
     #[must_use]
     pub fn write(&self, offset: u32, value: u32) -> bool {
@@ -225,6 +236,21 @@ fn timebase_of([since, seconds, fraction, increment, _]: [u64; WORDS]) -> Timeba
     Timebase::from_words([since, seconds, fraction, increment])
 }
 
+/// What a command that asks is answered with; `None`: it asks for nothing.
+fn answer(latches: &Latches, command: u32, now: Ticks) -> Option<Time> {
+    let timebase = &latches.said.timebase;
+    Some(match command {
+        r::COMMAND_READ_INCREMENT => Time { seconds: 0, fraction: latches.increment.fractions() },
+        r::COMMAND_READ_TIME => timebase.at(now),
+        r::COMMAND_READ_PPS_TIME => {
+            // The pulse comes when the system's clock begins a second.
+            let since_pulse = u64::from(time_of_day().nanoseconds());
+            timebase.at(Ticks::new(now.get().saturating_sub(since_pulse)))
+        }
+        _ => return None,
+    })
+}
+
 fn obey(latches: &mut Latches, command: u32) {
     let now = Ticks::now();
     match command {
@@ -236,22 +262,11 @@ fn obey(latches: &mut Latches, command: u32) {
             let time = Time { seconds: latches.window[2], fraction: latches.fraction() };
             latches.set_time(now, time);
         }
-        r::COMMAND_READ_INCREMENT => {
-            let fraction = latches.increment.fractions();
-            latches.show(Time { seconds: 0, fraction });
+        _ => {
+            if let Some(time) = answer(latches, command, now) {
+                latches.show(time);
+            }
         }
-        r::COMMAND_READ_TIME => {
-            let time = latches.said.timebase.at(now);
-            latches.show(time);
-        }
-        r::COMMAND_READ_PPS_TIME => {
-            // The pulse comes when the system's clock begins a second.
-            let since_pulse = u64::from(time_of_day().nanoseconds());
-            let pulse = Ticks::new(now.get().saturating_sub(since_pulse));
-            let time = latches.said.timebase.at(pulse);
-            latches.show(time);
-        }
-        _ => {}
     }
 }
 

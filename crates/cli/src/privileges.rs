@@ -84,8 +84,17 @@ pub fn kept() -> String {
 /// Who gives the socket to its user and group when the card itself may not do so any more: a thread that has still all privileges,
 /// and ends with this.
 pub struct SocketAccess {
-    ask: Sender<(PathBuf, SocketIdentity)>,
+    ask: Sender<(PathBuf, SocketIdentity, Who)>,
     said: Receiver<std::io::Result<()>>,
+}
+
+/// Who is to connect to a socket of the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// Everybody who may use the card.
+    Users,
+    /// The user as whom it runs, and root.
+    Owner,
 }
 
 impl SocketAccess {
@@ -94,11 +103,12 @@ impl SocketAccess {
         if plan.group.is_none() && !plan.everyone && plan.user.is_none() {
             return None;
         }
-        let ((ask, asked), (say, said)) = (channel::<(PathBuf, SocketIdentity)>(), channel());
+        let ((ask, asked), (say, said)) = (channel::<(PathBuf, SocketIdentity, Who)>(), channel());
         let Plan { group, everyone, user, .. } = *plan;
         thread::spawn(move || {
             // Nobody to be told: then the card has ended.
-            for (path, own) in asked {
+            for (path, own, who) in asked {
+                let (group, everyone) = if who == Who::Owner { (None, false) } else { (group, everyone) };
                 let _ = say.send(let_connect(&path, own, user.map(|(uid, _)| uid), group, everyone));
             }
         });
@@ -106,8 +116,8 @@ impl SocketAccess {
     }
 
     /// Lets those connect who are meant to, if the socket at the path is still the card's `own`.
-    pub fn open(&self, path: &Path, own: SocketIdentity) -> Result<(), Failure> {
-        let asked = self.ask.send((path.to_owned(), own)).map_err(std::io::Error::other);
+    pub fn open(&self, path: &Path, own: SocketIdentity, who: Who) -> Result<(), Failure> {
+        let asked = self.ask.send((path.to_owned(), own, who)).map_err(std::io::Error::other);
         let done = asked.and_then(|()| self.said.recv().unwrap_or_else(|error| Err(std::io::Error::other(error))));
         done.map_err(|source| Failure::File { doing: "cannot let others connect to", path: path.to_owned(), source })
     }

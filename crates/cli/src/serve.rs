@@ -54,6 +54,11 @@ impl PciFunctions {
         functions.map(Self).map_err(|error| Failure::Usage(format!("--vfio-user: {error}")))
     }
 
+    /// Which sockets they are.
+    pub fn sockets(&self) -> impl Iterator<Item = (&Path, SocketIdentity)> {
+        self.0.sockets().map(|(path, (device, inode))| (path, SocketIdentity { device, inode }))
+    }
+
     /// Serves machines.
     pub fn start(&mut self, daemon: &Daemon) -> Result<(), Failure> {
         self.0.start(&daemon.driver).map_err(|error| Failure::Usage(format!("--vfio-user: {error}")))

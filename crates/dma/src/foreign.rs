@@ -1,20 +1,17 @@
 //! Memory that belongs to somebody who may take it away: a file that can shrink. May use `unsafe`.
 
 use crate::guard::Guard;
-use crate::mapping::{Mapping, map_shared};
+use crate::mapping::{Mapping, map_shared_at};
 use crate::{Protection, RegionError, Window};
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{fstat, fstatfs};
+use rustix::fs::{fcntl_get_seals, fstat};
 use std::sync::Arc;
-
-/// Files in memory: they deliver a page, or fail, at once. A file anywhere else may keep a worker waiting.
-const IN_MEMORY: [u64; 3] =
-    [0x0102_1994 /* tmpfs, memfd */, 0x9584_58f6 /* hugetlbfs */, 0x8584_58f6 /* ramfs */];
 
 /// A part of a file that somebody else owns, mapped here and guarded against its end.
 pub struct ForeignRegion {
     window: Window,
     guard: &'static Guard,
+    mapped: usize,
 }
 
 impl ForeignRegion {
@@ -27,30 +24,36 @@ impl ForeignRegion {
         let failed = |source| RegionError::Map { len, source };
         let end = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(len)).filter(|_| len > 0);
         let end = end.ok_or(RegionError::Size(len))?;
-        if !IN_MEMORY.contains(&(fstatfs(fd).map_err(failed)?.f_type as u64)) {
-            return Err(RegionError::NotInMemory);
-        }
+        // Before anything is asked of a file: only those of tmpfs and hugetlbfs have seals, and deliver a page, or fail, at once. A file of a FUSE file
+        // system would have its owner answer, or not.
+        fcntl_get_seals(fd).map_err(|_| RegionError::NotInMemory)?;
         let file = fstat(fd).map_err(failed)?;
         let has = u64::try_from(file.st_size).unwrap_or(0);
         if has < end as u64 {
             return Err(RegionError::TooSmall { has, needs: end as u64 });
         }
-        // Whole pages of the file, which can be huge ones: anything else could be neither unmapped nor replaced. An
-        // offset is mostly no multiple of those, so that everything before it is mapped, too.
+        // Whole pages of the file, which can be huge ones: anything else could be neither unmapped nor replaced. Nothing else of the file: how much
+        // of it lies before the offset is the owner's to say, and addresses of this process are not his.
         let page = usize::try_from(file.st_blksize).unwrap_or(0).max(4096);
-        let whole = end.checked_next_multiple_of(page).ok_or(RegionError::Size(len))?;
-        let base = map_shared(fd, whole, Protection::ReadWrite.flags()).map_err(failed)?;
+        let first = end - len - (end - len) % page;
+        let whole = end.checked_next_multiple_of(page).ok_or(RegionError::Size(len))? - first;
+        let base = map_shared_at(fd, first as u64, whole, Protection::ReadWrite.flags()).map_err(failed)?;
         let guard = Guard::over(base.as_ptr().addr(), whole);
         let mapping = Arc::new(Mapping::foreign(base, whole, guard));
         // SAFETY: mapped readable and writable for as long as the mapping lives, and guarded.
         let all = unsafe { Window::over(base, whole, true, mapping) };
-        let window = all.part(offset as usize, len).map_err(|_| RegionError::Size(len))?;
-        Ok(Self { window, guard })
+        let window = all.part(end - len - first, len).map_err(|_| RegionError::Size(len))?;
+        Ok(Self { window, guard, mapped: whole })
     }
 
     /// The memory.
     pub fn window(&self) -> &Window {
         &self.window
+    }
+
+    /// Addresses of this process that it takes, in bytes: whole pages of its file.
+    pub fn mapped(&self) -> usize {
+        self.mapped
     }
 
     /// Whether the owner has taken the memory away; what is read since then is zero.

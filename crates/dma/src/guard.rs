@@ -17,7 +17,8 @@ use std::sync::Once;
 /// How many foreign regions have been cut since the program began: as long as it does not change, none has been.
 #[inline(always)]
 pub fn foreign_cuts() -> u64 {
-    CUTS.load(Ordering::Relaxed)
+    // Acquire pairs with the Release in `replace`: who sees the count sees which region it was.
+    CUTS.load(Ordering::Acquire)
 }
 
 static CUTS: AtomicU64 = AtomicU64::new(0);
@@ -104,7 +105,8 @@ impl Guard {
         }
         // Release pairs with the Acquire in `was_cut`.
         guard.cut.store(true, Ordering::Release);
-        CUTS.fetch_add(1, Ordering::Relaxed);
+        // Release pairs with the Acquire in `foreign_cuts`.
+        CUTS.fetch_add(1, Ordering::Release);
         true
     }
 }

@@ -37,6 +37,25 @@ fn a_file_that_shrinks_reads_as_zeros_and_says_so() {
 }
 
 #[test]
+fn what_lies_before_the_offset_takes_no_addresses() {
+    // Of the 2^47 bytes that a process has; it takes no memory.
+    const LEN: u64 = 1 << 46;
+    let fd = memfd(LEN);
+    let regions: Vec<_> =
+        (1..=16_u64).map(|page| ForeignRegion::map(&fd, LEN - page * 4096 + 8, 4000).unwrap()).collect();
+    for (number, region) in (0..).zip(&regions) {
+        assert_eq!((region.mapped(), region.window().len()), (4096, 4000));
+        region.window().word64(0).unwrap().store(number, Ordering::Relaxed);
+    }
+    let again = ForeignRegion::map(&fd, LEN - 16 * 4096, 16 * 4096).unwrap();
+    for (number, region) in (0..).zip(&regions) {
+        let place = (15 - number as usize) * 4096 + 8;
+        assert_eq!(again.window().word64(place).unwrap().load(Ordering::Relaxed), number);
+        assert_eq!(region.window().word64(0).unwrap().load(Ordering::Relaxed), number);
+    }
+}
+
+#[test]
 fn many_threads_may_meet_the_end_at_once() {
     for _ in 0..50 {
         let fd = memfd(1 << 20);

@@ -108,14 +108,26 @@ pub(crate) fn attach(card: &Card, id: QueueId, own: &Own) -> Result<(), StartErr
     card.attach(id, Attachment { domain, control, reclaimer: None, openers: vec![opener], buffers: None })
 }
 
+/// Where the software pointers of a queue are on the bus, and how many bytes they have.
+fn pointers_at(card: &Card, id: QueueId) -> Option<(u32, usize)> {
+    let controller = Controller::of(card.engine(id)?);
+    Some((controller.pointers.at(map::dma_base(id)?), controller.pointers_len))
+}
+
 /// The software pointers as software has left them in the registers.
 fn pointers(card: &Card, id: QueueId) -> u64 {
     let mut bytes = [0; 8];
-    if let Some(controller) = card.engine(id).map(Controller::of) {
-        let at = controller.pointers.at(map::dma_base(id).unwrap_or(0));
-        card.read(at, &mut bytes[..controller.pointers_len]);
+    if let Some((at, len)) = pointers_at(card, id) {
+        card.read(at, &mut bytes[..len]);
     }
     u64::from_le_bytes(bytes)
+}
+
+/// Nothing is left of what software has put into the pointers of a queue that does not run, and has no memory any more.
+pub(crate) fn clear_pointers(card: &Card, id: QueueId) {
+    if let Some((at, len)) = pointers_at(card, id) {
+        card.write(at, &[0; 8][..len]);
+    }
 }
 
 #[cfg(test)]

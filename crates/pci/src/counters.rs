@@ -39,6 +39,10 @@ counters! {
     connections,
     /// Connections that were turned away, because the function has a machine already.
     turned_away,
+    /// Connections that were turned away, because of the user at the other end.
+    refused_users,
+    /// How often nobody could be let in, for want of descriptors.
+    exhausted,
     /// Connections that were ended because of what came by them.
     thrown_out,
     /// Messages that were carried out or refused.
@@ -51,6 +55,14 @@ counters! {
     interrupts,
     /// Interrupts that wait until their vector is set or unmasked.
     pending_interrupts,
+    /// Interrupts that the system could not send at once (`fs.aio-max-nr` is used up); they are tried again until they are.
+    unsent_interrupts,
+    /// Pieces of memory that were refused: the card has no addresses left for them, or no more for one machine.
+    memory_refused,
+    /// Machines whose memory was cut while the card had it: its file has shrunk, or a page of it could not be had. Their queues are stopped.
+    memory_cut,
+    /// Times that a worker did not let go in time of memory that was taken away: it is unmapped when it does.
+    late_unmaps,
     /// Pieces of memory that are not mapped, since no file came with them: the card cannot reach them.
     memory_without_file,
     /// Writes of registers that are not the function's own to write.

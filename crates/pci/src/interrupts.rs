@@ -1,42 +1,49 @@
 //! MSI-X as a client of vfio sets it: an eventfd for each vector, and which of them are masked.
 //!
-//! An interrupt that comes while its vector has no eventfd, or is masked, waits until it has one and is not.
+//! An interrupt that comes while its vector has no eventfd, or is masked, waits until it has one and is not. So does one that the system could not
+//! send: it is tried again, since whoever sleeps until it comes would sleep for ever.
 
 use crate::counters::{Counting, count};
 use crate::wire::message::{Action, Data, MSIX, SetInterrupts};
-use millrace_port::{only_event, signal};
+use millrace_port::{check_event, try_signal};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use std::fs::File;
 
 #[derive(Default)]
 struct Vector {
-    event: Option<File>,
+    event: Option<OwnedFd>,
     masked: bool,
     pending: bool,
 }
 
 /// The vectors of a function.
-pub(crate) struct Interrupts(Vec<Vector>);
+pub(crate) struct Interrupts {
+    vectors: Vec<Vector>,
+    // Whether one waits that the system could not send.
+    unsent: bool,
+    // How one is sent; `false`: the system cannot at the moment.
+    send: fn(&OwnedFd) -> bool,
+}
 
 impl Interrupts {
     pub fn new(vectors: u32) -> Self {
-        Self((0..vectors).map(|_| Vector::default()).collect())
+        let vectors = (0..vectors).map(|_| Vector::default()).collect();
+        Self { vectors, unsent: false, send: |event| try_signal(event) }
     }
 
     /// What there are of a kind.
     pub fn count(&self, kind: u32) -> u32 {
-        if kind == MSIX { self.0.len() as u32 } else { 0 }
+        if kind == MSIX { self.vectors.len() as u32 } else { 0 }
     }
 
     /// Sends one, or remembers that it was to be sent.
     pub fn fire(&mut self, vector: u32, counting: &Counting) {
-        let Some(vector) = self.0.get_mut(vector as usize) else { return };
+        let Some(vector) = self.vectors.get_mut(vector as usize) else { return };
         match &vector.event {
             Some(event) if !vector.masked => {
-                vector.pending = false;
-                count(&counting.interrupts);
-                signal(event);
+                vector.pending = !(self.send)(event);
+                self.unsent |= vector.pending;
+                count(if vector.pending { &counting.unsent_interrupts } else { &counting.interrupts });
             }
             _ => {
                 if !core::mem::replace(&mut vector.pending, true) {
@@ -46,18 +53,37 @@ impl Interrupts {
         }
     }
 
+    /// Whether some wait that the system could not send.
+    pub fn has_unsent(&self) -> bool {
+        self.unsent
+    }
+
+    /// Tries again to send them.
+    pub fn send_unsent(&mut self, counting: &Counting) {
+        self.unsent = false;
+        for vector in 0..self.vectors.len() as u32 {
+            let waits = |vector: &Vector| vector.pending && !vector.masked && vector.event.is_some();
+            if self.vectors.get(vector as usize).is_some_and(waits) {
+                self.fire(vector, counting);
+            }
+            if self.unsent {
+                return;
+            }
+        }
+    }
+
     /// Whether one waits.
     pub fn is_pending(&self, vector: u32) -> bool {
-        self.0.get(vector as usize).is_some_and(|vector| vector.pending)
+        self.vectors.get(vector as usize).is_some_and(|vector| vector.pending)
     }
 
     /// Those that waited have nothing to wait for any more.
     pub fn forget_pending(&mut self) {
-        self.0.iter_mut().for_each(|vector| vector.pending = false);
+        self.vectors.iter_mut().for_each(|vector| vector.pending = false);
     }
 
-    /// Does what a message says.
-    pub fn set(&mut self, set: SetInterrupts<'_>, fds: Vec<OwnedFd>, counting: &Counting) -> Result<(), Errno> {
+    /// Does what a message says. What is left of `fds` is to be closed by somebody who may wait.
+    pub fn set(&mut self, set: SetInterrupts<'_>, fds: &mut Vec<OwnedFd>, counting: &Counting) -> Result<(), Errno> {
         let SetInterrupts { index, start, count, data, action } = set;
         let end = start.checked_add(count).filter(|&end| end <= self.count(index)).ok_or(Errno::INVAL)?;
         // Nothing of any of them, of all kinds: what a client says when it begins and ends.
@@ -82,20 +108,20 @@ impl Interrupts {
 
     fn disarm(&mut self, kind: u32) {
         if kind == MSIX {
-            self.0.iter_mut().for_each(|vector| (vector.event, vector.masked) = (None, false));
+            self.vectors.iter_mut().for_each(|vector| (vector.event, vector.masked) = (None, false));
         }
     }
 
     /// Vectors get these events, or lose theirs when there are none.
-    fn arm(&mut self, start: u32, end: u32, fds: Vec<OwnedFd>, counting: &Counting) -> Result<(), Errno> {
+    fn arm(&mut self, start: u32, end: u32, fds: &mut Vec<OwnedFd>, counting: &Counting) -> Result<(), Errno> {
         if !fds.is_empty() && fds.len() != (end - start) as usize {
             return Err(Errno::INVAL);
         }
         // All or none: what is no eventfd could make us wait.
-        let events: Result<Vec<File>, _> = fds.into_iter().map(|fd| only_event(fd.into())).collect();
-        let mut events = events.map_err(|_| Errno::INVAL)?.into_iter();
+        fds.iter().try_for_each(check_event).map_err(|_| Errno::INVAL)?;
+        let mut events = fds.drain(..);
         for vector in start..end {
-            self.0[vector as usize].event = events.next();
+            self.vectors[vector as usize].event = events.next();
             self.send_pending(vector, counting);
         }
         Ok(())
@@ -103,9 +129,9 @@ impl Interrupts {
 
     fn act(&mut self, vector: u32, action: Action, counting: &Counting) {
         match action {
-            Action::Mask => self.0[vector as usize].masked = true,
+            Action::Mask => self.vectors[vector as usize].masked = true,
             Action::Unmask => {
-                self.0[vector as usize].masked = false;
+                self.vectors[vector as usize].masked = false;
                 self.send_pending(vector, counting);
             }
             Action::Trigger => self.fire(vector, counting),
@@ -143,19 +169,19 @@ mod tests {
         let (mut interrupts, counting) = (Interrupts::new(4), Counting::default());
         let (theirs, ours) = event();
         interrupts.fire(2, &counting);
-        interrupts.set(set(2, 1, Data::Events, Action::Trigger), vec![ours], &counting).unwrap();
+        interrupts.set(set(2, 1, Data::Events, Action::Trigger), &mut vec![ours], &counting).unwrap();
         assert!(came(&theirs), "what waited has come");
         interrupts.fire(2, &counting);
         assert!(came(&theirs) && !came(&theirs));
-        interrupts.set(set(0, 4, Data::Flags(&[0, 0, 1, 0]), Action::Mask), Vec::new(), &counting).unwrap();
+        interrupts.set(set(0, 4, Data::Flags(&[0, 0, 1, 0]), Action::Mask), &mut Vec::new(), &counting).unwrap();
         interrupts.fire(2, &counting);
         interrupts.fire(2, &counting);
         assert!(!came(&theirs) && interrupts.is_pending(2) && !interrupts.is_pending(1));
-        interrupts.set(set(0, 4, Data::All, Action::Unmask), Vec::new(), &counting).unwrap();
+        interrupts.set(set(0, 4, Data::All, Action::Unmask), &mut Vec::new(), &counting).unwrap();
         assert!(came(&theirs) && !interrupts.is_pending(2));
-        interrupts.set(set(2, 1, Data::All, Action::Trigger), Vec::new(), &counting).unwrap();
+        interrupts.set(set(2, 1, Data::All, Action::Trigger), &mut Vec::new(), &counting).unwrap();
         assert!(came(&theirs), "a test of the way");
-        interrupts.set(set(0, 0, Data::All, Action::Trigger), Vec::new(), &counting).unwrap();
+        interrupts.set(set(0, 0, Data::All, Action::Trigger), &mut Vec::new(), &counting).unwrap();
         interrupts.fire(2, &counting);
         assert!(!came(&theirs));
         let counters = counting.read();
@@ -163,12 +189,31 @@ mod tests {
     }
 
     #[test]
+    fn one_that_could_not_be_sent_is_tried_again() {
+        let (mut interrupts, counting) = (Interrupts::new(4), Counting::default());
+        let (theirs, ours) = event();
+        interrupts.set(set(1, 1, Data::Events, Action::Trigger), &mut vec![ours], &counting).unwrap();
+        interrupts.send = |_| false;
+        interrupts.fire(1, &counting);
+        assert!(interrupts.has_unsent() && interrupts.is_pending(1) && !came(&theirs));
+        interrupts.send_unsent(&counting);
+        assert!(interrupts.has_unsent(), "still not");
+        interrupts.send = |event| try_signal(event);
+        interrupts.send_unsent(&counting);
+        assert!(came(&theirs) && !interrupts.has_unsent() && !interrupts.is_pending(1));
+        interrupts.send_unsent(&counting);
+        assert!(!came(&theirs), "once is enough");
+        let counters = counting.read();
+        assert_eq!((counters.interrupts, counters.unsent_interrupts), (1, 2));
+    }
+
+    #[test]
     fn what_a_client_may_not_set_changes_nothing() {
         let (mut interrupts, counting) = (Interrupts::new(4), Counting::default());
         let (theirs, ours) = event();
-        interrupts.set(set(3, 1, Data::Events, Action::Trigger), vec![ours], &counting).unwrap();
+        interrupts.set(set(3, 1, Data::Events, Action::Trigger), &mut vec![ours], &counting).unwrap();
         let pipe = rustix::pipe::pipe().unwrap().1;
-        for (message, fds) in [
+        for (message, mut fds) in [
             (set(4, 1, Data::All, Action::Trigger), Vec::new()),
             (set(0, 5, Data::All, Action::Mask), Vec::new()),
             (set(u32::MAX, 2, Data::All, Action::Mask), Vec::new()),
@@ -177,7 +222,7 @@ mod tests {
             (set(3, 1, Data::Events, Action::Mask), vec![event().0]),
             (SetInterrupts { index: 0, ..set(0, 1, Data::All, Action::Mask) }, Vec::new()),
         ] {
-            assert_eq!(interrupts.set(message, fds, &counting), Err(Errno::INVAL), "{message:?}");
+            assert_eq!(interrupts.set(message, &mut fds, &counting), Err(Errno::INVAL), "{message:?}");
         }
         interrupts.fire(3, &counting);
         interrupts.fire(99, &counting);

@@ -18,6 +18,7 @@
 //! * `wire`: messages. `server`: the thread. `session`: a machine that has the function. `memory`, `interrupts`: what is its.
 #![forbid(unsafe_code)]
 
+mod books;
 mod configuration;
 mod counters;
 mod interrupts;
@@ -32,19 +33,22 @@ pub use counters::Counters;
 pub use share::ShareError;
 pub use tree::TreeError;
 
+use books::Books;
 use counters::Counting;
 use millrace_abi::name::CardOptions;
 use millrace_abi::queue::Direction;
 use millrace_abi::tree::Tree;
+use millrace_callers::{Carries, Entrance, Listener, owner_only};
 use millrace_driver::Driver;
-use millrace_port::{Bound, SocketError, notice};
+use millrace_port::{SocketError, notice};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use server::Server;
 use session::Function;
 use share::Share;
-use std::os::unix::net::UnixListener;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -75,19 +79,25 @@ pub enum PciError {
     System(#[from] std::io::Error),
 }
 
-impl From<SocketError> for PciError {
-    fn from(error: SocketError) -> Self {
-        match error {
-            SocketError::Busy(path) => Self::Busy(path),
-            error => Self::Socket(error),
-        }
+impl PciError {
+    /// Why nobody can listen there.
+    fn listening(path: &Path, errno: Errno) -> Self {
+        let path = path.to_owned();
+        let is_socket = std::fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_socket());
+        Self::Socket(match errno {
+            Errno::ADDRINUSE if is_socket => return Self::Busy(path),
+            Errno::ADDRINUSE => SocketError::NotASocket(path),
+            Errno::NOENT | Errno::NOTDIR => SocketError::NoFolder(path),
+            Errno::ACCESS | Errno::PERM => SocketError::NotPermitted(path),
+            Errno::NAMETOOLONG | Errno::INVAL => SocketError::PathLength(path),
+            errno => SocketError::System { step: "bind", path, source: errno.into() },
+        })
     }
 }
 
 /// A function that listens and is not served yet.
 struct Listening {
-    listener: UnixListener,
-    bound: Bound,
+    listener: Listener,
     path: PathBuf,
     share: Share,
     tree: Vec<u8>,
@@ -100,7 +110,8 @@ struct Served {
     ended: Receiver<()>,
     counting: Arc<Counting>,
     path: PathBuf,
-    _bound: Bound,
+    // Goes with this, not with the thread: who follows us may listen at the same path.
+    listener: Listener,
 }
 
 /// The functions of a card. Dropping this ends them: their machines are hung up on, and their queues stop.
@@ -121,8 +132,10 @@ impl Functions {
             let share = Share::of(options, functions, index)?;
             let tree = tree::compressed(options, &share, index)?;
             let path = path_of(path, functions, index);
-            let (listener, bound) = Bound::listen(&path)?;
-            listening.push(Listening { listener, bound, path, share, tree });
+            // Nobody but its owner and root: whoever has it can keep a page fault of the card waiting.
+            let listener = Listener::private(path.clone(), Carries::Streams);
+            let listener = listener.map_err(|errno| PciError::listening(&path, errno))?;
+            listening.push(Listening { listener, path, share, tree });
         }
         Ok(Self { listening, served: Vec::new() })
     }
@@ -132,8 +145,9 @@ impl Functions {
     /// # Errors
     /// [`PciError::System`].
     pub fn start(&mut self, driver: &Arc<Driver>) -> Result<(), PciError> {
+        let books = Arc::new(Books::default());
         for function in self.listening.drain(..) {
-            self.served.push(serve(function, driver)?);
+            self.served.push(serve(function, driver, &books)?);
         }
         Ok(())
     }
@@ -142,6 +156,12 @@ impl Functions {
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         let listening = self.listening.iter().map(|function| &*function.path);
         self.served.iter().map(|function| &*function.path).chain(listening)
+    }
+
+    /// The same, and which sockets they are, whatever they are called: the numbers of their file system, and there.
+    pub fn sockets(&self) -> impl Iterator<Item = (&Path, (u64, u64))> {
+        let listening = self.listening.iter().map(|function| (&*function.path, function.listener.socket()));
+        self.served.iter().map(|function| (&*function.path, function.listener.socket())).chain(listening)
     }
 
     /// What has happened to each of those that are served, in order.
@@ -159,11 +179,11 @@ fn path_of(path: &Path, functions: u32, index: u32) -> PathBuf {
     name.into()
 }
 
-fn serve(function: Listening, driver: &Arc<Driver>) -> Result<Served, PciError> {
+fn serve(function: Listening, driver: &Arc<Driver>, books: &Arc<Books>) -> Result<Served, PciError> {
     // No process has such a number.
     static OWNERS: AtomicU32 = AtomicU32::new(1 << 31);
-    let Listening { listener, bound, path, share, tree } = function;
-    let io = |errno: rustix::io::Errno| PciError::System(errno.into());
+    let Listening { mut listener, path, share, tree } = function;
+    let io = |errno: Errno| PciError::System(errno.into());
     let mut controllers = std::collections::HashMap::new();
     let whole = Tree::parse(driver.card().device_tree()).map_err(|error| std::io::Error::other(error.to_string()))?;
     for direction in [Direction::Rx, Direction::Tx] {
@@ -189,16 +209,18 @@ fn serve(function: Listening, driver: &Arc<Driver>) -> Result<Served, PciError> 
         owner: OWNERS.fetch_add(1, Ordering::Relaxed),
         calls,
         counting: counting.clone(),
+        books: books.clone(),
     };
+    let entrance = Entrance::at_socket(listener.take().ok_or_else(|| io(Errno::BADF))?, owner_only());
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io)?);
-    let server = Server::new(Arc::new(function), listener, path.clone(), stop.clone(), heard).map_err(io)?;
+    let server = Server::new(Arc::new(function), entrance, path.clone(), stop.clone(), heard).map_err(io)?;
     let (ends, ended) = sync_channel(0);
     let builder = std::thread::Builder::new().name("millrace-pci".to_owned());
     let thread = builder.spawn(move || {
         let _ends: std::sync::mpsc::SyncSender<()> = ends;
         server.run();
     })?;
-    Ok(Served { stop, thread: Some(thread), ended, counting, path, _bound: bound })
+    Ok(Served { stop, thread: Some(thread), ended, counting, path, listener })
 }
 
 impl Drop for Served {

@@ -3,10 +3,11 @@
 //! A piece that comes without a file, such as firmware, cannot be mapped here. It is remembered, since a client ends that is
 //! refused one, and reaching it is a fault as anywhere else outside.
 
+use crate::books::{Books, Debt, OF_MACHINE};
 use crate::counters::{Counting, count};
 use crate::wire::message::Fields;
-use millrace_dma::{Access, Domain, ForeignRegion, Iova, UnmapError};
-use rustix::fd::OwnedFd;
+use millrace_dma::{Access, Domain, ForeignRegion, Iova, UnmapError, foreign_cuts};
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -67,25 +68,47 @@ impl Unmap {
 
 struct Piece {
     last: u64,
-    // Keeps the file's memory; `None`: it came without one.
-    memory: Option<ForeignRegion>,
+    // Keeps the file's memory, and what it takes, until that is unmapped; `None`: it came without one.
+    memory: Option<(ForeignRegion, Debt)>,
 }
 
 /// The memory of a machine.
-#[derive(Default)]
 pub(crate) struct Memory {
     domain: Arc<Domain>,
     // By first address; none overlaps another.
     pieces: BTreeMap<u64, Piece>,
+    books: Arc<Books>,
+    // Addresses that the pieces take, in bytes.
+    mapped: u64,
+    // [`foreign_cuts`] when nothing of this had been cut yet.
+    cuts: u64,
 }
 
 impl Memory {
+    pub fn new(books: Arc<Books>) -> Self {
+        Self { domain: Arc::default(), pieces: BTreeMap::new(), books, mapped: 0, cuts: foreign_cuts() }
+    }
+
+    /// Whether its owner has taken any of it away from under the card, which reads zeros there and writes to where nobody reads.
+    pub fn was_cut(&mut self) -> bool {
+        // Cuts of other memory are no concern of this, and nothing is cut that has been cut.
+        let cuts = foreign_cuts();
+        if cuts == self.cuts {
+            return false;
+        }
+        let is_cut = self.pieces.values().filter_map(|piece| piece.memory.as_ref()).any(|(region, _)| region.was_cut());
+        if !is_cut {
+            self.cuts = cuts;
+        }
+        is_cut
+    }
+
     pub fn domain(&self) -> &Arc<Domain> {
         &self.domain
     }
 
     /// Adds a piece.
-    pub fn map(&mut self, map: Map, fd: Option<OwnedFd>, counting: &Counting) -> Result<(), Errno> {
+    pub fn map(&mut self, map: Map, fd: Option<BorrowedFd<'_>>, counting: &Counting) -> Result<(), Errno> {
         let last = map.last().ok_or(Errno::INVAL)?;
         if self.pieces.len() >= MOST_PIECES {
             return Err(Errno::NOSPC);
@@ -95,12 +118,16 @@ impl Memory {
         }
         let memory = match fd {
             Some(fd) => {
-                let len = usize::try_from(map.len).map_err(|_| Errno::INVAL)?;
-                let region = ForeignRegion::map(fd, map.offset, len).map_err(|_| Errno::INVAL)?;
+                let (region, debt) = self.map_file(map, fd).inspect_err(|errno| {
+                    if *errno == Errno::NOSPC {
+                        count(&counting.memory_refused);
+                    }
+                })?;
                 let access = if map.writable { Access::ReadWrite } else { Access::Read };
                 let mapped = self.domain.map(region.window().clone(), access, Some(Iova::new(map.at)));
                 mapped.map_err(|_| Errno::INVAL)?;
-                Some(region)
+                self.mapped += debt.bytes();
+                Some((region, debt))
             }
             None => {
                 count(&counting.memory_without_file);
@@ -111,6 +138,21 @@ impl Memory {
         Ok(())
     }
 
+    /// Maps a part of a file here, if there are addresses for it.
+    fn map_file(&self, map: Map, fd: BorrowedFd<'_>) -> Result<(ForeignRegion, Debt), Errno> {
+        let len = usize::try_from(map.len).map_err(|_| Errno::INVAL)?;
+        let book = |bytes: u64| {
+            let is_too_much = self.mapped.checked_add(bytes).is_none_or(|all| all > OF_MACHINE);
+            if is_too_much { Err(Errno::NOSPC) } else { self.books.book(bytes).ok_or(Errno::NOSPC) }
+        };
+        let debt = book(map.len)?;
+        let region = ForeignRegion::map(fd, map.offset, len).map_err(|_| Errno::INVAL)?;
+        drop(debt);
+        // Pages of its file may be large, and are whole.
+        let debt = book(region.mapped() as u64)?;
+        Ok((region, debt))
+    }
+
     /// Takes pieces away; where there is none, nothing, as Linux's own driver does: a machine's IOMMU forgets all that it could have. `stop` stops the queues of the machine: called when one of them has a ring in such a piece. `nudge`
     /// makes workers come round.
     pub fn unmap(
@@ -118,6 +160,7 @@ impl Memory {
         unmap: Unmap,
         mut stop: impl FnMut() -> Result<(), Errno>,
         mut nudge: impl FnMut(),
+        counting: &Counting,
     ) -> Result<(), Errno> {
         let (first, last) = match unmap {
             Unmap::All => (0, u64::MAX),
@@ -132,7 +175,7 @@ impl Memory {
             return Err(Errno::INVAL);
         }
         for at in inside {
-            self.take(at, &mut stop, &mut nudge)?;
+            self.take(at, &mut stop, &mut nudge, counting)?;
         }
         Ok(())
     }
@@ -142,6 +185,7 @@ impl Memory {
         at: u64,
         stop: &mut impl FnMut() -> Result<(), Errno>,
         nudge: &mut impl FnMut(),
+        counting: &Counting,
     ) -> Result<(), Errno> {
         if self.pieces.get(&at).is_some_and(|piece| piece.memory.is_some()) {
             let iova = Iova::new(at);
@@ -152,11 +196,14 @@ impl Memory {
             }
             match gone {
                 // The worker holds on to it as long as it does; nothing new reaches it.
-                Ok(()) | Err(UnmapError::Timeout(_) | UnmapError::NotMapped(_)) => {}
+                Err(UnmapError::Timeout(_)) => count(&counting.late_unmaps),
+                Ok(()) | Err(UnmapError::NotMapped(_)) => {}
                 Err(UnmapError::InUse(_)) => return Err(Errno::BUSY),
             }
         }
-        self.pieces.remove(&at);
+        if let Some(Piece { memory: Some((_, debt)), .. }) = self.pieces.remove(&at) {
+            self.mapped -= debt.bytes();
+        }
         Ok(())
     }
 }
@@ -165,6 +212,8 @@ impl Memory {
 mod tests {
     use super::*;
     use millrace_dma::{Iotlb, Pages, Region};
+    use rustix::fd::{AsFd, OwnedFd};
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     fn fd(len: usize) -> OwnedFd {
         let region = Region::allocate(len, Pages::Ordinary).unwrap();
@@ -175,49 +224,89 @@ mod tests {
         Map { writable: true, offset: 0, at, len }
     }
 
+    fn memory() -> Memory {
+        Memory::new(Arc::default())
+    }
+
     fn no_stop() -> Result<(), Errno> {
         panic!("no queue runs")
     }
 
     #[test]
     fn what_is_mapped_is_reached_until_it_is_taken_away() {
-        let (mut memory, counting) = (Memory::default(), Counting::default());
-        memory.map(Map { offset: 4096, ..map(0x10000, 8192) }, Some(fd(12288)), &counting).unwrap();
+        let (mut memory, counting) = (memory(), Counting::default());
+        memory.map(Map { offset: 4096, ..map(0x10000, 8192) }, Some(fd(12288).as_fd()), &counting).unwrap();
         let mut iotlb = Iotlb::new(memory.domain().clone());
         assert!(iotlb.read(Iova::new(0x10000), 8192).is_ok() && iotlb.write(Iova::new(0x11fff), 1).is_ok());
         assert!(iotlb.read(Iova::new(0x11fff), 2).is_err());
         for (first, last) in [(0x10001, 0x11fff), (0x10000, 0x11ffe), (0, 0x10fff)] {
-            let cut = memory.unmap(Unmap::Range(first, last), no_stop, || iotlb.sync());
+            let cut = memory.unmap(Unmap::Range(first, last), no_stop, || iotlb.sync(), &counting);
             assert_eq!(cut, Err(Errno::INVAL), "a part of a piece");
         }
-        memory.unmap(Unmap::Range(0, 0xfffff), no_stop, || iotlb.sync()).unwrap();
+        memory.unmap(Unmap::Range(0, 0xfffff), no_stop, || iotlb.sync(), &counting).unwrap();
         assert!(iotlb.read(Iova::new(0x10000), 1).is_err());
-        assert_eq!(memory.unmap(Unmap::Range(0, 0xfffff), no_stop, || {}), Ok(()), "there is nothing left");
-        memory.unmap(Unmap::All, no_stop, || {}).unwrap();
+        assert_eq!(memory.unmap(Unmap::Range(0, 0xfffff), no_stop, || {}, &counting), Ok(()), "there is nothing left");
+        memory.unmap(Unmap::All, no_stop, || {}, &counting).unwrap();
     }
 
     #[test]
     fn pieces_do_not_overlap_and_fit_their_files() {
-        let (mut memory, counting) = (Memory::default(), Counting::default());
-        memory.map(map(0x10000, 8192), Some(fd(8192)), &counting).unwrap();
+        let (mut memory, counting) = (memory(), Counting::default());
+        memory.map(map(0x10000, 8192), Some(fd(8192).as_fd()), &counting).unwrap();
         for (at, len) in [(0xf000, 4097), (0x11fff, 1), (0, u64::MAX), (0x10000, 8192), (0x10800, 8)] {
             assert_eq!(memory.map(map(at, len), None, &counting), Err(Errno::EXIST), "{at:#x} {len}");
         }
         for (offset, at, len) in [(0, 0x20000, 0), (0, u64::MAX, 2), (0, 0x20000, 8193), (u64::MAX, 0x20000, 1)] {
-            let refused = memory.map(Map { offset, ..map(at, len) }, Some(fd(8192)), &counting);
+            let refused = memory.map(Map { offset, ..map(at, len) }, Some(fd(8192).as_fd()), &counting);
             assert_eq!(refused, Err(Errno::INVAL), "{offset:#x} {at:#x} {len}");
         }
         let pipe = rustix::pipe::pipe().unwrap().0;
-        assert_eq!(memory.map(map(0x20000, 4096), Some(pipe), &counting), Err(Errno::INVAL));
+        assert_eq!(memory.map(map(0x20000, 4096), Some(pipe.as_fd()), &counting), Err(Errno::INVAL));
         assert_eq!(memory.domain().mappings(), 1);
     }
 
     #[test]
+    fn addresses_are_no_machines_to_use_up() {
+        let (mut one, mut two, counting) = (memory(), memory(), Counting::default());
+        two.books = one.books.clone();
+        let file = memfd_create("long", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, OF_MACHINE * 2).unwrap();
+        let half = OF_MACHINE / 2;
+        let all = |memory: &mut Memory| [0, half].map(|at| memory.map(map(at, half), Some(file.as_fd()), &counting));
+        assert_eq!(all(&mut one), [Ok(()); 2]);
+        // What lies before it takes none.
+        let more = Map { offset: OF_MACHINE * 2 - 4096, ..map(OF_MACHINE, 4096) };
+        assert_eq!(one.map(more, Some(file.as_fd()), &counting), Err(Errno::NOSPC));
+        assert_eq!((two.map(more, Some(file.as_fd()), &counting), two.mapped), (Ok(()), 4096));
+        assert_eq!(counting.read().memory_refused, 1);
+        one.unmap(Unmap::Range(half, OF_MACHINE - 1), no_stop, || {}, &counting).unwrap();
+        assert_eq!(one.map(more, Some(file.as_fd()), &counting), Ok(()));
+        drop((one, two));
+    }
+
+    #[test]
+    fn memory_that_is_cut_is_noticed() {
+        let (mut memory, mut other, counting) = (memory(), memory(), Counting::default());
+        let file = memfd_create("cut", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 8192).unwrap();
+        memory.map(map(0, 8192), Some(file.as_fd()), &counting).unwrap();
+        other.map(map(0, 8192), Some(fd(8192).as_fd()), &counting).unwrap();
+        assert!(!memory.was_cut());
+        ftruncate(&file, 4096).unwrap();
+        let mut iotlb = Iotlb::new(memory.domain().clone());
+        assert_eq!(iotlb.read(Iova::new(4096), 8).unwrap().read_into(&mut [1; 8]), 8);
+        assert!(memory.was_cut() && memory.was_cut() && !other.was_cut());
+        iotlb.sync();
+        memory.unmap(Unmap::All, no_stop, || iotlb.sync(), &counting).unwrap();
+        assert!(!memory.was_cut(), "there is nothing of it left");
+    }
+
+    #[test]
     fn a_piece_without_a_file_is_a_hole() {
-        let (mut memory, counting) = (Memory::default(), Counting::default());
+        let (mut memory, counting) = (memory(), Counting::default());
         memory.map(map(0xc0000, 0x40000), None, &counting).unwrap();
         assert_eq!((memory.domain().mappings(), counting.read().memory_without_file), (0, 1));
-        memory.unmap(Unmap::Range(0xc0000, 0xfffff), no_stop, || {}).unwrap();
+        memory.unmap(Unmap::Range(0xc0000, 0xfffff), no_stop, || {}, &counting).unwrap();
         for number in 0..MOST_PIECES as u64 {
             memory.map(map(number * 2, 1), None, &counting).unwrap();
         }

@@ -1,12 +1,12 @@
 //! The thread of a function: a socket, one machine at a time, and the calls of workers.
 //!
 //! Nothing that a client does makes it wait: messages come and go as far as they do, and one that hangs half-way is hung up
-//! on. Only what a client hands over may take its time to be closed, and that is this thread's time and nobody else's.
+//! on. What a client hands over is closed by other threads: that takes as long as it likes.
 
 use crate::counters::{Counting, count};
 use crate::session::{Function, Session};
 use crate::wire::stream::{Came, Stream};
-use millrace_driver::peer_of;
+use millrace_callers::{Call, Caller, Closer, Entrance, WAITS};
 use millrace_port::notice;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,7 +14,6 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use std::mem::MaybeUninit;
-use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,8 +24,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MESSAGES: usize = 64;
 /// Connections that are turned away at a look.
 const STRANGERS: usize = 4;
-/// How long nobody is let in after the system had no descriptor for it.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Machines that have gone, and have left what is still being closed: more are not let in.
+const MOST_GRAVES: usize = 4;
+/// How long it may take until it is noticed that a machine's memory is gone, and that the system can send interrupts again.
+const UNEASY: Duration = Duration::from_millis(100);
+/// Until it is looked again whether what a machine has handed over is closed.
+const CHOKED: Duration = Duration::from_millis(1);
 /// Calls that are taken at a look.
 const CALLS: usize = 64;
 
@@ -42,13 +45,14 @@ struct Connection {
 /// What the thread of a function works on.
 pub(crate) struct Server {
     function: Arc<Function>,
-    listener: UnixListener,
+    entrance: Entrance,
     path: PathBuf,
     stop: Arc<OwnedFd>,
     // Our ends of the sockets by which workers call, by vector.
     calls: Vec<OwnedFd>,
     called: OwnedFd,
     connection: Option<Connection>,
+    graves: Vec<Closer>,
     // Until when nobody is let in.
     pause: Option<Instant>,
 }
@@ -56,7 +60,7 @@ pub(crate) struct Server {
 impl Server {
     pub fn new(
         function: Arc<Function>,
-        listener: UnixListener,
+        entrance: Entrance,
         path: PathBuf,
         stop: Arc<OwnedFd>,
         calls: Vec<OwnedFd>,
@@ -65,7 +69,7 @@ impl Server {
         for (vector, call) in calls.iter().enumerate() {
             epoll::add(&called, call, EventData::new_u64(vector as u64), EventFlags::IN)?;
         }
-        Ok(Self { function, listener, path, stop, calls, called, connection: None, pause: None })
+        Ok(Self { function, entrance, path, stop, calls, called, connection: None, graves: Vec::new(), pause: None })
     }
 
     fn counting(&self) -> &Counting {
@@ -75,6 +79,9 @@ impl Server {
     /// Until it is stopped.
     pub fn run(mut self) {
         while let Some(ready) = self.look() {
+            if let Some(connection) = &mut self.connection {
+                connection.session.look();
+            }
             if ready.stream || self.is_late() {
                 self.talk(ready.hung_up);
             }
@@ -93,24 +100,37 @@ impl Server {
         let now = Instant::now();
         self.pause = self.pause.filter(|until| *until > now);
         let deadline = self.connection.as_ref().and_then(|connection| connection.deadline);
-        let until = [self.pause, deadline].into_iter().flatten().min();
+        self.graves.retain_mut(|grave| !grave.try_again() || grave.count() > 0);
+        let (mut soon, mut choked) = (None, false);
+        if let Some(Connection { session, .. }) = &mut self.connection {
+            choked = session.is_choked();
+            soon = if choked { Some(CHOKED) } else { session.is_uneasy().then_some(UNEASY) };
+        }
+        let caller = if self.pause.is_none() && self.graves.len() < MOST_GRAVES { self.entrance.fd() } else { None };
+        // Something that nobody will tell of: descriptors, or what is being closed.
+        soon = if caller.is_none() { Some(soon.unwrap_or(WAITS)) } else { soon };
+        let until = [self.pause, deadline, soon.map(|soon| now + soon)].into_iter().flatten().min();
         let most = until.map(|until| {
             // Rounded up, or the last of it would be spent in a circle.
             let left = until.saturating_duration_since(now) + Duration::from_millis(1);
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
         });
-        let listens = if self.pause.is_none() { PollFlags::IN } else { PollFlags::empty() };
+        let stop: &dyn AsFd = &*self.stop;
         let stream: (&dyn AsFd, PollFlags) = match &self.connection {
+            Some(connection) if choked => (&connection.stream, PollFlags::RDHUP),
             // An answer goes before the next message comes.
             Some(connection) if connection.stream.is_sending() => (&connection.stream, PollFlags::OUT),
             Some(connection) => (&connection.stream, PollFlags::IN | PollFlags::RDHUP),
-            None => (&self.listener, PollFlags::empty()),
+            None => (stop, PollFlags::empty()),
         };
         let mut fds = [
             PollFd::new(&*self.stop, PollFlags::IN),
             PollFd::from_borrowed_fd(stream.0.as_fd(), stream.1),
             PollFd::new(&self.called, PollFlags::IN),
-            PollFd::new(&self.listener, listens),
+            match caller {
+                Some(caller) => PollFd::from_borrowed_fd(caller, PollFlags::IN),
+                None => PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::empty()),
+            },
         ];
         // Interrupted, or out of memory: another look.
         let _ = poll(&mut fds, most.as_ref());
@@ -147,9 +167,11 @@ impl Server {
 
     fn end(&mut self, why: &str) {
         if let Some(Connection { stream, session, who, .. }) = self.connection.take() {
-            drop(session);
+            let mut left = session.end();
             // The machine sees the end when its queues have stopped.
-            drop(stream);
+            stream.shut();
+            left.close(stream);
+            self.graves.push(left);
             let (path, counters) = (self.path.display(), self.function.counting.read());
             notice::info(|| {
                 format!("{who} has left the PCI function at {path}: {why}; since the card started: {counters}")
@@ -160,36 +182,44 @@ impl Server {
     /// Lets one in, or turns some away.
     fn accept(&mut self) {
         for _ in 0..STRANGERS {
-            let socket = match self.listener.accept() {
-                Ok((socket, _)) => socket,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-                // No descriptors left, mostly.
-                Err(_) => {
-                    self.pause = Some(Instant::now() + PAUSE);
-                    return;
-                }
-            };
-            if self.connection.is_some() {
-                count(&self.counting().turned_away);
-                let path = self.path.display();
-                notice::info(|| format!("a second machine was turned away from the PCI function at {path}"));
-                continue;
-            }
-            let who = peer_of(&socket).map_or("a program".to_owned(), |peer| format!("process {}", peer.pid));
-            let session = Session::new(self.function.clone());
-            match session.and_then(|session| Ok((Stream::new(socket)?, session))) {
-                Ok((stream, session)) => {
-                    count(&self.counting().connections);
+            match self.entrance.accept() {
+                Some(Call::In(socket, _)) if self.connection.is_some() => {
+                    count(&self.counting().turned_away);
+                    self.entrance.turn_away(socket);
                     let path = self.path.display();
-                    notice::info(|| format!("{who} has connected to the PCI function at {path}"));
-                    let deadline = Some(Instant::now() + PATIENCE);
-                    self.connection = Some(Connection { stream, session, deadline, who });
+                    notice::info(|| format!("a second machine was turned away from the PCI function at {path}"));
                 }
-                Err(error) => {
-                    notice::warn(format!("{who} cannot have the PCI function at {}: {error}", self.path.display()));
-                    self.pause = Some(Instant::now() + PAUSE);
-                    return;
+                Some(Call::In(socket, caller)) => self.let_in(socket, caller),
+                Some(Call::Refused(caller)) => {
+                    count(&self.counting().refused_users);
+                    let path = self.path.display();
+                    notice::info(|| {
+                        let who = caller.map_or("somebody".to_owned(), |caller| format!("user {}", caller.uid));
+                        format!(
+                            "{who} was turned away from the PCI function at {path}, which is for its owner and root"
+                        )
+                    });
                 }
+                Some(Call::Exhausted) => return count(&self.counting().exhausted),
+                None => return,
+            }
+        }
+    }
+
+    fn let_in(&mut self, socket: OwnedFd, caller: Caller) {
+        let who = format!("process {}", caller.pid);
+        match Session::new(self.function.clone()) {
+            Ok(session) => {
+                count(&self.counting().connections);
+                let path = self.path.display();
+                notice::info(|| format!("{who} has connected to the PCI function at {path}"));
+                let deadline = Some(Instant::now() + PATIENCE);
+                self.connection = Some(Connection { stream: Stream::new(socket.into()), session, deadline, who });
+            }
+            Err(error) => {
+                notice::warn(format!("{who} cannot have the PCI function at {}: {error}", self.path.display()));
+                self.entrance.turn_away(socket);
+                self.pause = Some(Instant::now() + WAITS);
             }
         }
     }
@@ -230,7 +260,7 @@ impl Connection {
     fn talk(&mut self, most: usize) -> Result<(), &'static str> {
         let mut taken = 0;
         self.stream.send_on().map_err(|_| HUNG_UP)?;
-        while taken < most && !self.stream.is_sending() {
+        while taken < most && !self.stream.is_sending() && !self.session.is_choked() {
             let message = match self.stream.receive() {
                 Came::Message(message) => message,
                 Came::Nothing => break,

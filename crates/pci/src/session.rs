@@ -6,6 +6,7 @@
 mod access;
 mod requests;
 
+use crate::books::Books;
 use crate::configuration::{Configuration, Identity, bar_size, pending_at};
 use crate::counters::{Counting, count};
 use crate::interrupts::Interrupts;
@@ -13,9 +14,10 @@ use crate::memory::Memory;
 use crate::share::Share;
 use millrace_abi::control::PAGE_SIZE;
 use millrace_abi::pci;
-use millrace_abi::queue::QueueId;
+use millrace_abi::queue::{Engine, QueueId};
 use millrace_abi::register::map::{Component, SPACE, dma_block};
-use millrace_abi::register::{Controller, Way, medusa, test_space};
+use millrace_abi::register::{Controller, Register, Way, medusa, test_space};
+use millrace_callers::Closer;
 use millrace_dma::{Pages, Region};
 use millrace_driver::{Client, Driver, Guest, GuestQueue};
 use rustix::fd::{AsFd, OwnedFd};
@@ -37,6 +39,8 @@ pub(crate) struct Function {
     /// By vector: the sockets by which workers say that something has come.
     pub calls: Vec<Arc<OwnedFd>>,
     pub counting: Arc<Counting>,
+    /// Of all functions of the card.
+    pub books: Arc<Books>,
 }
 
 /// A function in the hands of a machine.
@@ -50,11 +54,17 @@ pub(crate) struct Session {
     doorbells_fd: Arc<OwnedFd>,
     msix_table: Vec<u8>,
     test_space: Vec<u8>,
+    // The data registers of the time-stamp unit: what this machine has asked for. Those of the card are arguments of whoever sets the clock.
+    clock: [u32; 3],
     // The driver's view of this machine, from its first write to a queue on until its queues are stopped at once.
     client: Option<Client>,
     // Queues whose controllers are locked for this machine.
     locked: HashSet<QueueId>,
     introduced: bool,
+    // Whether its memory was cut from under the card.
+    cut: bool,
+    // What the machine has handed over is closed elsewhere: it may take as long as it likes.
+    closer: Closer,
 }
 
 impl Session {
@@ -73,15 +83,18 @@ impl Session {
         };
         Ok(Self {
             configuration: Configuration::new(identity),
-            memory: Memory::default(),
+            memory: Memory::new(function.books.clone()),
             interrupts: Interrupts::new(vectors),
             doorbells,
             doorbells_fd,
             msix_table: empty_table(vectors),
             test_space: vec![0; test_space::BLOCK.size as usize],
+            clock: [0; 3],
             client: None,
             locked: HashSet::new(),
             introduced: false,
+            cut: false,
+            closer: Closer::default(),
             function,
         })
     }
@@ -94,6 +107,40 @@ impl Session {
     /// A worker says that something has come by the queue of a vector.
     pub fn called(&mut self, vector: u32) {
         self.interrupts.fire(vector, &self.function.counting);
+    }
+
+    /// Whether so much of what it has handed over waits to be closed that it is not listened to.
+    pub fn is_choked(&mut self) -> bool {
+        !self.closer.try_again() || self.closer.is_full()
+    }
+
+    /// Whether there is something to be looked at again soon, though nothing comes.
+    pub fn is_uneasy(&self) -> bool {
+        self.interrupts.has_unsent() || self.client.is_some()
+    }
+
+    /// Looks at what nobody says: whether the machine's memory is still there, and whether the system can send what it could not.
+    pub fn look(&mut self) {
+        if self.interrupts.has_unsent() {
+            self.interrupts.send_unsent(&self.function.counting);
+        }
+        let was_cut = core::mem::replace(&mut self.cut, self.memory.was_cut());
+        if self.cut && !was_cut {
+            count(&self.function.counting.memory_cut);
+            self.halt();
+        }
+    }
+
+    /// Ends it: its queues stop, and its memory is unmapped, by another thread, of which this is what is left. Until that has nothing to do any more the
+    /// machine is not quite gone.
+    pub fn end(mut self) -> Closer {
+        self.halt();
+        let (memory, interrupts) = (
+            core::mem::replace(&mut self.memory, Memory::new(self.function.books.clone())),
+            core::mem::replace(&mut self.interrupts, Interrupts::new(0)),
+        );
+        self.closer.close((memory, interrupts));
+        core::mem::take(&mut self.closer)
     }
 
     /// The driver's view of this machine.
@@ -149,6 +196,7 @@ impl Session {
         self.interrupts.forget_pending();
         self.msix_table = empty_table(self.function.vectors());
         self.test_space.fill(0);
+        self.clock = [0; 3];
         let window = self.doorbells.window();
         if let Some(all) = window.span_mut(0, window.len()) {
             all.write_from(&vec![0; window.len()]);
@@ -169,14 +217,23 @@ fn empty_table(vectors: u32) -> Vec<u8> {
     table
 }
 
-/// The registers of a queue are as at first: nobody is to read the addresses of another's memory.
+/// Registers of a DMA controller that show what software has put there, but for CONTROL.
+fn kept(engine: Engine) -> impl Iterator<Item = &'static Register> {
+    dma_block(engine).registers.iter().filter(|register| {
+        let keeps = register.access.allows(Way::Read) && register.access.allows(Way::Write);
+        keeps && register.offset != medusa::CONTROL
+    })
+}
+
+/// The registers of a queue are as at first: nobody is to read the addresses of another's memory. The pointers of one that runs are cleared by the driver, when
+/// it has stopped.
 fn clear(card: &millrace_card::Card, queue: QueueId) {
     let (Some(engine), Some(base)) = (card.engine(queue), Component::Dma(queue).base()) else { return };
     let pointers = Controller::of(engine);
+    let runs = card.state(queue) != Some(millrace_abi::control::QueueState::Stopped);
     let of_pointers = pointers.pointers.bytes()..pointers.pointers.bytes() + pointers.pointers_len as u32;
-    for register in dma_block(engine).registers {
-        let keeps = register.access.allows(Way::Read) && register.access.allows(Way::Write);
-        if keeps && register.offset != medusa::CONTROL && !of_pointers.contains(&register.offset.bytes()) {
+    for register in kept(engine) {
+        if !(runs && of_pointers.contains(&register.offset.bytes())) {
             card.write(register.offset.at(base), &[0; 8][..register.width.bytes() as usize]);
         }
     }

@@ -182,11 +182,11 @@ impl Share {
     }
 }
 
-/// Whether a write to the time-stamp unit only asks: for the increment, the time, or the last pulse.
-pub(crate) fn only_asks(offset: u32, word: &[u8]) -> bool {
-    let command = word.try_into().map(u32::from_le_bytes);
+/// The command by which a write to the time-stamp unit asks for the increment, the time, or the last pulse. `None`: it does something else.
+pub(crate) fn asks(offset: u32, word: &[u8]) -> Option<u32> {
+    let command = word.try_into().map(u32::from_le_bytes).ok().filter(|_| offset == tsu::COMMAND.bytes())?;
     let asks = [tsu::COMMAND_READ_INCREMENT, tsu::COMMAND_READ_TIME, tsu::COMMAND_READ_PPS_TIME];
-    offset == tsu::COMMAND.bytes() && command.is_ok_and(|command| asks.contains(&command))
+    asks.contains(&command).then_some(command)
 }
 
 #[cfg(test)]
@@ -256,10 +256,10 @@ mod tests {
 
     #[test]
     fn the_clock_may_be_asked() {
-        assert!(only_asks(tsu::COMMAND.bytes(), &5u32.to_le_bytes()));
+        assert_eq!(asks(tsu::COMMAND.bytes(), &5u32.to_le_bytes()), Some(5));
         for (offset, word) in [(0x0c, 0u32), (0x0c, 1), (0x0c, 6), (0x00, 5), (0x14, 1)] {
-            assert!(!only_asks(offset, &word.to_le_bytes()), "{offset:#x} {word}");
+            assert_eq!(asks(offset, &word.to_le_bytes()), None, "{offset:#x} {word}");
         }
-        assert!(!only_asks(0x0c, &[5, 0]));
+        assert_eq!(asks(0x0c, &[5, 0]), None);
     }
 }

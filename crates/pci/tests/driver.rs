@@ -1,7 +1,7 @@
 //! A driver of Medusa queues in a machine: registers by message, doorbells by stores, rings in the machine's memory.
 
 use super::machine::{MEMORY, Machine, PATIENCE};
-use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT, SOFTWARE_SLEEPS_AT};
+use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT, QueueState, SOFTWARE_SLEEPS_AT, STATE_AT};
 use millrace_abi::pci;
 use millrace_abi::queue::{Direction, QueueId};
 use millrace_abi::register::map::dma_base;
@@ -24,15 +24,24 @@ pub struct Queue {
     pub at: u64,
     sdp: u32,
     shp: u32,
-    has_upper: bool,
+    upper: Option<u64>,
     posted: u64,
     taken: u64,
 }
 
 impl Queue {
-    /// Starts it by its registers.
+    /// Starts it by its registers; one that receives has buffers.
     pub fn start(machine: &mut Machine, id: QueueId, at: u64) -> Option<Self> {
-        let mut queue = Self { id, at, sdp: 0, shp: 0, has_upper: false, posted: 0, taken: 0 };
+        let mut queue = Self::start_empty(machine, id, at)?;
+        if id.direction == Direction::Rx {
+            queue.post_all(machine);
+        }
+        Some(queue)
+    }
+
+    /// The same without buffers.
+    pub fn start_empty(machine: &mut Machine, id: QueueId, at: u64) -> Option<Self> {
+        let queue = Self { id, at, sdp: 0, shp: 0, upper: None, posted: 0, taken: 0 };
         machine.word64(at + UPDATE).store(0, Ordering::Relaxed);
         machine.write64(queue.register(m::DESC_BASE), MEMORY + at);
         machine.write64(queue.register(m::HDR_BASE), MEMORY + at + HEADERS);
@@ -42,13 +51,13 @@ impl Queue {
         machine.write32(queue.register(m::MHP), headers);
         machine.write64(queue.register(m::SDP), 0);
         machine.write32(queue.register(m::CONTROL), m::CONTROL_START);
-        if !queue.is_running(machine) {
-            return None;
-        }
-        if id.direction == Direction::Rx {
-            queue.post_all(machine);
-        }
-        Some(queue)
+        queue.is_running(machine).then_some(queue)
+    }
+
+    /// As its page says.
+    pub fn state(&self, machine: &Machine) -> Option<QueueState> {
+        let word = machine.doorbells.window().word32(self.page() + STATE_AT).unwrap();
+        QueueState::from_word(word.load(Ordering::Relaxed))
     }
 
     pub fn register(&self, register: Offset) -> u32 {
@@ -110,7 +119,7 @@ impl Queue {
 
     /// Posts a buffer anywhere.
     pub fn post_at(&mut self, machine: &Machine, address: u64, len: u16) {
-        if !std::mem::replace(&mut self.has_upper, true) {
+        if self.upper.replace(address >> 30) != Some(address >> 30) {
             self.put(machine, Descriptor::Upper(address >> 30));
         }
         self.put(machine, Descriptor::Buffer(Buffer::whole(Iova::new(address), len)));

@@ -3,7 +3,11 @@
 
 use super::driver::{exchange, pair};
 use super::machine::{Machine, Served, wait_until};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, IoSlice};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::io::{Read, Write};
+use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -17,7 +21,7 @@ fn message(id: u16, command: u16, size: u32, flags: u32, body: &[u8]) -> Vec<u8>
     bytes
 }
 
-fn whole(command: u16, flags: u32, body: &[u8]) -> Vec<u8> {
+pub fn whole(command: u16, flags: u32, body: &[u8]) -> Vec<u8> {
     message(1, command, 16 + body.len() as u32, flags, body)
 }
 
@@ -25,8 +29,16 @@ fn version() -> Vec<u8> {
     whole(1, 0, b"\0\0\0\0{}\0")
 }
 
+/// Sends bytes, and descriptors with them.
+pub fn give(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<usize, Errno> {
+    let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(16))];
+    let mut rights = SendAncillaryBuffer::new(&mut space);
+    assert!(fds.is_empty() || rights.push(SendAncillaryMessage::ScmRights(fds)));
+    sendmsg(stream, &[IoSlice::new(bytes)], &mut rights, SendFlags::NOSIGNAL)
+}
+
 /// A connection that has agreed on a version.
-fn introduced(served: &Served) -> UnixStream {
+pub fn introduced(served: &Served) -> UnixStream {
     let mut stream = connected(served);
     stream.write_all(&version()).unwrap();
     assert_eq!(answer(&mut stream).unwrap().1, 0);
@@ -57,7 +69,7 @@ fn connected(served: &Served) -> UnixStream {
 }
 
 /// Command and error of the next answer, and what is behind; `None`: the connection has ended.
-fn answer(stream: &mut UnixStream) -> Option<(u16, u32, Vec<u8>)> {
+pub fn answer(stream: &mut UnixStream) -> Option<(u16, u32, Vec<u8>)> {
     let mut header = [0; 16];
     stream.read_exact(&mut header).ok()?;
     let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap());
@@ -66,7 +78,7 @@ fn answer(stream: &mut UnixStream) -> Option<(u16, u32, Vec<u8>)> {
     Some((u16::from_le_bytes([header[2], header[3]]), word(12), body))
 }
 
-fn access(offset: u64, region: u32, count: u32, data: &[u8]) -> Vec<u8> {
+pub fn access(offset: u64, region: u32, count: u32, data: &[u8]) -> Vec<u8> {
     let mut body = offset.to_le_bytes().to_vec();
     body.extend(region.to_le_bytes());
     body.extend(count.to_le_bytes());
@@ -75,7 +87,7 @@ fn access(offset: u64, region: u32, count: u32, data: &[u8]) -> Vec<u8> {
 }
 
 /// The function works for whoever comes next.
-fn still_works(served: &Served) {
+pub fn still_works(served: &Served) {
     let mut machine = Machine::new(served, 0);
     let (mut tx, mut rx) = pair(&mut machine, 0);
     exchange(&mut machine, &mut tx, &mut rx, 50);
@@ -226,8 +238,11 @@ fn random_messages() {
         random ^= random << 17;
         random
     };
-    let begin = Instant::now();
-    let mut rounds = 0;
+    let memory = rustix::fs::memfd_create("some", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&memory, 1 << 20).unwrap();
+    let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
+    let others: [OwnedFd; 3] = [memory, event, std::fs::File::open("/dev/null").unwrap().into()];
+    let (begin, mut rounds) = (Instant::now(), 0);
     while begin.elapsed() < Duration::from_secs(2) {
         let mut stream = introduced(&served);
         stream.set_nonblocking(true).unwrap();
@@ -235,7 +250,25 @@ fn random_messages() {
             let body: Vec<u8> = (0..next() % 48).map(|_| if next() % 3 == 0 { next() as u8 } else { 0 }).collect();
             let size = if next() % 50 == 0 { next() as u32 } else { 16 + body.len() as u32 };
             let flags = if next() % 4 == 0 { 0x10 } else { 0 };
-            if stream.write_all(&message(1, (next() % 16) as u16, size, flags, &body)).is_err() {
+            let mut all = message(1, (next() % 16) as u16, size, flags, &body);
+            // Some that map, with files that can be.
+            if next() % 8 == 0 {
+                all = whole(
+                    2,
+                    0,
+                    &[
+                        &32u32.to_le_bytes()[..],
+                        &3u32.to_le_bytes(),
+                        &[0; 8],
+                        &((next() % 64) << 12).to_le_bytes(),
+                        &4096u64.to_le_bytes(),
+                    ]
+                    .concat(),
+                );
+            }
+            let fds: Vec<_> = (0..next() % 3).map(|_| others[(next() % 3) as usize].as_fd()).collect();
+            // What does not go as a whole is a message that does not end.
+            if give(&stream, &all, &fds).is_err() {
                 break;
             }
             let _ = stream.read(&mut [0; 4096]);
@@ -243,5 +276,6 @@ fn random_messages() {
         rounds += 1;
     }
     assert!(rounds > 3);
+    drop(others);
     still_works(&served);
 }

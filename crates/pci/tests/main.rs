@@ -2,6 +2,7 @@
 
 mod anything;
 mod driver;
+mod handed;
 mod hostile;
 mod machine;
 mod queues;

@@ -1,6 +1,7 @@
 //! What a machine finds: configuration space, BARs, the device tree, registers that are its own and that are not.
 
-use super::machine::{Machine, Served};
+use super::driver::{exchange, pair};
+use super::machine::{Machine, Served, wait_until};
 use millrace_abi::pci;
 use millrace_abi::queue::QueueId;
 use millrace_abi::register::map::{Component, dma_base};
@@ -8,6 +9,7 @@ use millrace_abi::register::{medusa, tsu};
 use millrace_abi::tree::Tree;
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// As a driver of the hardware reads it.
 fn tree(machine: &mut Machine) -> Option<Vec<u8>> {
@@ -84,4 +86,77 @@ fn a_port_that_two_functions_have_is_nobodys_to_change() {
     machine.write32(mac + 0x20, 0);
     assert_eq!(machine.read32(mac + 0x20), 1);
     assert_eq!(served.counters(0).refused_registers, 1);
+}
+
+/// What a machine asks of the clock goes by registers of its own: those of the card are arguments of whoever sets it.
+#[test]
+fn a_machine_that_asks_for_the_time_is_in_the_way_of_nobody_who_sets_it() {
+    let served = Served::new("queues=1", 1);
+    let mut machine = Machine::bare(&served, 0);
+    let clock = |register: u32| Component::Tsu.base().unwrap() + register;
+    let (card, stop) = (served.driver.card(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                machine.write32(clock(0x0c), tsu::COMMAND_READ_TIME);
+            }
+        });
+        let asked = served.counters(0).region_accesses;
+        let mut wrong = 0;
+        for number in 1..=2000_u32 {
+            // An increment, low and high, set and read back.
+            card.write(clock(0), &number.to_le_bytes());
+            card.write(clock(4), &7_u32.to_le_bytes());
+            card.write(clock(0x0c), &tsu::COMMAND_WRITE_INCREMENT.to_le_bytes());
+            card.write(clock(0x0c), &tsu::COMMAND_READ_INCREMENT.to_le_bytes());
+            let mut words = [0; 8];
+            card.read(clock(0), &mut words);
+            wrong += u32::from(words != (7_u64 << 32 | u64::from(number)).to_le_bytes());
+        }
+        served.wait_for(0, "a machine that asks", |counters| counters.region_accesses > asked + 100);
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(wrong, 0);
+    });
+    assert_ne!(machine.read64(clock(4)), 0, "it has its answer");
+    assert_eq!(served.counters(0).refused_registers, 0);
+}
+
+#[test]
+fn nothing_of_a_queue_is_left_for_the_next_one() {
+    let served = Served::new("queues=1", 1);
+    let mut machine = Machine::new(&served, 0);
+    let (mut tx, mut rx) = pair(&mut machine, 0);
+    exchange(&mut machine, &mut tx, &mut rx, 50);
+    let pointers = |queue| {
+        let mut bytes = [0; 8];
+        served.driver.card().read(medusa::SDP.at(dma_base(queue).unwrap()), &mut bytes);
+        u64::from_le_bytes(bytes)
+    };
+    assert_ne!((pointers(QueueId::tx(0)), pointers(QueueId::rx(0))), (0, 0));
+    machine.client.reset().unwrap();
+    assert_eq!((pointers(QueueId::tx(0)), pointers(QueueId::rx(0))), (0, 0));
+    // One that was never started.
+    machine.write64(medusa::SDP.at(dma_base(QueueId::tx(0)).unwrap()), 0x5_0000_0009);
+    assert_ne!(pointers(QueueId::tx(0)), 0);
+    drop(machine);
+    wait_until("cleared registers", || pointers(QueueId::tx(0)) == 0);
+}
+
+#[test]
+fn a_machine_reads_no_addresses_of_others() {
+    let served = Served::new("queues=1", 1);
+    let mut machine = Machine::bare(&served, 0);
+    let program = millrace_driver::Client::embedded(served.driver.clone()).unwrap();
+    program.lock("/firmware/mi_bus0/dma_ctrl_ndp_rx0", 1).unwrap();
+    let base = dma_base(QueueId::rx(0)).unwrap();
+    program.write(medusa::DESC_BASE.at(base), &0x1234_5000_u64.to_le_bytes()).unwrap();
+    let mut words = [0; 8];
+    served.driver.card().read(medusa::DESC_BASE.at(base), &mut words);
+    assert_eq!(u64::from_le_bytes(words), 0x1234_5000);
+    assert_eq!(machine.read64(medusa::DESC_BASE.at(base)), 0);
+    assert_eq!(machine.read32(medusa::DESC_BASE.at(base)), 0);
+    machine.client.region_read(0, u64::from(base), &mut [0; 128]).unwrap();
+    let mut all = [0xff; 128];
+    machine.client.region_read(0, u64::from(base), &mut all).unwrap();
+    assert!(!all.windows(4).any(|word| word == 0x1234_5000_u32.to_le_bytes()));
 }

@@ -71,7 +71,7 @@ pub mod virtio_user;
 pub use counters::{DropReason, Event, PortCounters};
 pub use lend::{LendError, Lendable, LentSender, Pool};
 pub use millrace_ring::Accept;
-pub use peer::{Bound, SocketError, only_event, signal};
+pub use peer::{Bound, SocketError, check_event, only_event, signal, try_signal};
 pub use port_queue::{Burst, MAX_FRAME_LEN, MIN_FRAME_LEN, PortQueue, TxOutcome};
 pub use sink::{Lent, Sink};
 pub use spec::{PortSpec, SpecError};

@@ -35,6 +35,11 @@ pub enum StartError {
         "bus mastering is off, so {0} can reach no memory: the guest's driver turns it on (bit 2 of the PCI command register)"
     )]
     NoBusMaster(QueueId),
+    /// Memory of the machine was taken away from under the card.
+    #[error(
+        "the guest's memory has been cut (its file has shrunk, or a page of it could not be had), so {0} cannot run on it: start the guest again"
+    )]
+    MemoryCut(QueueId),
     /// The worker did not answer.
     #[error("the card's worker does not answer")]
     Stuck,

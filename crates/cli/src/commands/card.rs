@@ -21,7 +21,7 @@ use millrace_tool::place;
 use millrace_tool::stop;
 
 use crate::policy::{self, PolicyArgs};
-use crate::privileges::{self, Plan, SocketAccess};
+use crate::privileges::{self, Plan, SocketAccess, Who};
 use crate::rules;
 use crate::serve::{Daemon, MessageEngine, PciFunctions, RdmaEngine, RdmaOptions, Wire};
 
@@ -381,12 +381,15 @@ pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), F
     let mut engine = rdma.as_ref().map(|options| RdmaEngine::listen(&path, options)).transpose()?;
     let mut message_engine = messages.map(|_| MessageEngine::listen(&path)).transpose()?;
     if let (Some(socket_access), Some(own)) = (socket_access, daemon.socket()) {
-        socket_access.open(&path, own)?;
+        socket_access.open(&path, own, Who::Users)?;
         if let Some((path, own)) = message_engine.as_ref().map(MessageEngine::socket) {
-            socket_access.open(path, own)?;
+            socket_access.open(path, own, Who::Users)?;
         }
         if let Some((path, own)) = engine.as_ref().map(RdmaEngine::socket) {
-            socket_access.open(path, own)?;
+            socket_access.open(path, own, Who::Users)?;
+        }
+        for (path, own) in functions.iter().flat_map(PciFunctions::sockets) {
+            socket_access.open(path, own, Who::Owner)?;
         }
     }
     let was_root = rustix::process::geteuid().is_root();

@@ -9,7 +9,7 @@ use super::standing::Standing;
 use super::{ACCEPTS, FIRST_CLIENT_TOKEN, LISTENER, Server};
 use crate::codec;
 use crate::locks::Owner;
-use crate::native::Own;
+use crate::native::{self, Own};
 use crate::session::{Kick, SessionError};
 use millrace_abi::access::{Amounts, Resource};
 use millrace_abi::message::{ErrorCode, Reply};
@@ -239,7 +239,10 @@ impl Server {
         if let Some(client) = self.clients.get(&number) {
             self.say_of(client, &farewell(client.queues.len()));
         }
+        let started = self.started_by_guest(number);
         self.end_natives(|_, native, _| native.client == number);
+        // Whoever has them next is not to read what this one has put there, nor to start with it.
+        started.into_iter().for_each(|id| native::clear_pointers(&self.card, id));
         self.locks.release_all(Owner::Client(number));
         self.leave_clock(number);
     }

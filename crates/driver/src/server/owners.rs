@@ -126,6 +126,13 @@ impl Server {
         native::attach(&self.card, id, &own).inspect_err(|_| self.end_natives(|queue, _, _| queue == id))
     }
 
+    /// Queues that a machine has started through the registers; of a program, none.
+    pub(super) fn started_by_guest(&self, number: u64) -> Vec<QueueId> {
+        let own = self.clients.get(&number).and_then(|client| client.own.as_ref());
+        let natives = self.natives.iter().filter(|_| matches!(own, Some(Own::Guest(_))));
+        natives.filter(|(_, native)| native.client == number).map(|(id, _)| *id).collect()
+    }
+
     /// Stops queues that were started through the registers, at once, and takes their memory off the card.
     pub(super) fn end_natives(&mut self, which: impl Fn(QueueId, &Native, &Card) -> bool) {
         let Self { natives, card, locks, controllers, .. } = self;

@@ -1,9 +1,9 @@
 //! Regions, read and written by message.
 
-use super::Session;
+use super::{Session, kept};
 use crate::configuration;
 use crate::counters::count;
-use crate::share::{Piece, Place, only_asks};
+use crate::share::{Piece, Place, asks};
 use crate::wire::message::{Access, CONFIGURATION, MOST_DATA};
 use millrace_abi::pci;
 use millrace_abi::queue::QueueId;
@@ -85,7 +85,17 @@ impl Session {
             match place {
                 Place::Nothing => {}
                 Place::TestSpace(offset) => to.copy_from_slice(&self.test_space[offset..offset + len]),
-                Place::Queue { address, .. } | Place::Registers { address, .. } | Place::Clock { address, .. } => {
+                Place::Clock { offset, .. } if (offset as usize) < size_of_val(&self.clock) => {
+                    let bytes: Vec<u8> = self.clock.iter().flat_map(|word| word.to_le_bytes()).collect();
+                    to.copy_from_slice(&bytes[offset as usize..offset as usize + len]);
+                }
+                Place::Queue { queue, address, offset } => {
+                    card.read(address, to);
+                    if !self.locked.contains(&queue) {
+                        hide(card, queue, offset as usize, to);
+                    }
+                }
+                Place::Registers { address, .. } | Place::Clock { address, .. } => {
                     card.read(address, to);
                 }
             }
@@ -107,10 +117,17 @@ impl Session {
                     continue;
                 }
                 Place::Registers { writable, .. } => writable,
-                Place::Clock { offset, .. } => only_asks(offset, bytes),
+                Place::Clock { offset, .. } => {
+                    let asked = asks(offset, bytes).and_then(|command| function.driver.card().ask_clock(command));
+                    if let Some(words) = asked {
+                        self.clock = words;
+                    }
+                    asked.is_some()
+                }
             };
             match place {
-                Place::Registers { address, .. } | Place::Clock { address, .. } if may_write => {
+                Place::Clock { .. } if may_write => {}
+                Place::Registers { address, .. } if may_write => {
                     function.driver.card().write(address, bytes);
                 }
                 _ => count(&function.counting.refused_registers),
@@ -127,6 +144,9 @@ impl Session {
             count(&self.function.counting.starts_without_bus_master);
             return card.refuse(queue, StartError::NoBusMaster(queue));
         }
+        if starts && self.cut {
+            return card.refuse(queue, StartError::MemoryCut(queue));
+        }
         if !self.take(queue) {
             count(&self.function.counting.refused_registers);
             if starts {
@@ -137,6 +157,18 @@ impl Session {
         // CONTROL goes by the driver, everything else to the card at once.
         if let Ok(client) = self.client() {
             let _ = client.write(address, bytes);
+        }
+    }
+}
+
+/// Blanks in bytes that begin at `first` of a controller's block what software has put there: whoever else has the queue has given it addresses of his memory.
+fn hide(card: &millrace_card::Card, queue: QueueId, first: usize, bytes: &mut [u8]) {
+    for register in card.engine(queue).into_iter().flat_map(kept) {
+        let at = register.offset.bytes() as usize;
+        for byte in at..at + register.width.bytes() as usize {
+            if let Some(byte) = byte.checked_sub(first).and_then(|at| bytes.get_mut(at)) {
+                *byte = 0;
+            }
         }
     }
 }

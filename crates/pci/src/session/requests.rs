@@ -2,7 +2,7 @@
 
 use super::Session;
 use crate::counters::count;
-use crate::memory::{MOST_PIECES, Map, Unmap};
+use crate::memory::{MOST_PIECES, Map, Memory, Unmap};
 use crate::wire::message::{
     Access, Command, DEVICE_FLAGS, Fields, INTERRUPT_FLAGS, INTERRUPTS, MOST_DATA, MOST_FDS, REGIONS, SetInterrupts,
     region_info,
@@ -10,7 +10,7 @@ use crate::wire::message::{
 use crate::wire::stream::Message;
 use millrace_abi::control::PAGE_SIZE;
 use millrace_abi::pci;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::Arc;
 
@@ -27,9 +27,12 @@ const MOST_WORDS: usize = 4096;
 impl Session {
     /// Carries out what a message asks for. `None`: nobody waits for an answer.
     pub fn carry_out(&mut self, message: Message) -> Option<Answer> {
-        let header = message.header;
+        let Message { header, body, mut fds } = message;
         count(&self.function.counting.messages);
-        match self.answer(message) {
+        let answer = self.answer(header.command, &body, &mut fds);
+        // Whatever it did not ask to be kept.
+        self.closer.close_all(fds);
+        match answer {
             Ok(_) if header.is_posted() => None,
             Ok((body, fd)) => Some(Answer { bytes: header.reply(&body), fd }),
             Err(errno) => {
@@ -40,9 +43,14 @@ impl Session {
         }
     }
 
-    fn answer(&mut self, message: Message) -> Result<(Vec<u8>, Option<Arc<OwnedFd>>), Errno> {
-        let Message { header, body, mut fds } = message;
-        let command = Command::of(header.command).ok_or(Errno::OPNOTSUPP)?;
+    /// What is left of `fds` nobody has taken.
+    fn answer(
+        &mut self,
+        command: u16,
+        body: &[u8],
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<(Vec<u8>, Option<Arc<OwnedFd>>), Errno> {
+        let command = Command::of(command).ok_or(Errno::OPNOTSUPP)?;
         if self.introduced == (command == Command::Version) {
             return Err(Errno::INVAL);
         }
@@ -51,36 +59,37 @@ impl Session {
             return Err(Errno::INVAL);
         }
         let bytes = match command {
-            Command::Version => self.agree(&body)?,
+            Command::Version => self.agree(body)?,
             Command::DeviceInfo => numbers(&[16, DEVICE_FLAGS, REGIONS, INTERRUPTS]),
-            Command::RegionInfo => return self.tell_of_region(&body),
-            Command::InterruptInfo => self.tell_of_interrupts(&body)?,
+            Command::RegionInfo => return self.tell_of_region(body),
+            Command::InterruptInfo => self.tell_of_interrupts(body)?,
             Command::SetInterrupts => {
-                let set = SetInterrupts::decode(&body).ok_or(Errno::INVAL)?;
+                let set = SetInterrupts::decode(body).ok_or(Errno::INVAL)?;
                 self.interrupts.set(set, fds, &self.function.counting)?;
                 Vec::new()
             }
             Command::RegionRead => {
-                let (access, _) = Access::decode(&body).ok_or(Errno::INVAL)?;
+                let (access, _) = Access::decode(body).ok_or(Errno::INVAL)?;
                 let bytes = self.read_region(access)?;
                 let mut all = access.encode();
                 all.extend(bytes);
                 all
             }
             Command::RegionWrite => {
-                let (access, bytes) = Access::decode(&body).ok_or(Errno::INVAL)?;
+                let (access, bytes) = Access::decode(body).ok_or(Errno::INVAL)?;
                 self.write_region(access, bytes)?;
                 access.encode()
             }
             Command::DmaMap => {
-                let map = Map::decode(&body).ok_or(Errno::INVAL)?;
+                let map = Map::decode(body).ok_or(Errno::INVAL)?;
                 if fds.len() > 1 {
                     return Err(Errno::INVAL);
                 }
-                self.memory.map(map, fds.pop(), &self.function.counting)?;
+                // The mapping keeps the file.
+                self.memory.map(map, fds.first().map(AsFd::as_fd), &self.function.counting)?;
                 Vec::new()
             }
-            Command::DmaUnmap => self.unmap(&body)?,
+            Command::DmaUnmap => self.unmap(body)?,
             Command::Reset => {
                 self.reset();
                 Vec::new()
@@ -131,13 +140,14 @@ impl Session {
         let unmap = Unmap::decode(body).ok_or(Errno::INVAL)?;
         let function = self.function.clone();
         // Away from `self`, whose queues are to be stopped meanwhile.
-        let mut memory = core::mem::take(&mut self.memory);
+        let nobodys = Memory::new(function.books.clone());
+        let mut memory = core::mem::replace(&mut self.memory, nobodys);
         let nudge = || function.driver.card().pass_all();
         let stop = || {
             self.halt();
             Ok(())
         };
-        let done = memory.unmap(unmap, stop, nudge);
+        let done = memory.unmap(unmap, stop, nudge, &function.counting);
         self.memory = memory;
         done?;
         // What came, as it came.

@@ -44,10 +44,16 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub fn new(socket: UnixStream) -> std::io::Result<Self> {
-        socket.set_nonblocking(true)?;
+    /// Over a socket that never waits.
+    pub fn new(socket: UnixStream) -> Self {
         let (bytes, fds, out) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { socket, bytes, header: None, fds, out, gone: 0, out_fd: None })
+        Self { socket, bytes, header: None, fds, out, gone: 0, out_fd: None }
+    }
+
+    /// The other side sees the end. To be dropped where it may take long: what has come, and what nobody has read, is closed with it.
+    pub fn shut(&self) {
+        // It has hung up already.
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
     }
 
     /// Whether a message has begun and not ended.

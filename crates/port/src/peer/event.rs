@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 /// What Linux calls every eventfd. No path is called so: those begin with `/`.
 const NAME: &str = "anon_inode:[eventfd]";
@@ -13,9 +13,17 @@ const NAME: &str = "anon_inode:[eventfd]";
 /// # Errors
 /// What it is instead, or that `/proc` does not say.
 pub fn only_event(file: File) -> io::Result<File> {
-    let is = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    check_event(&file).map(|()| file)
+}
+
+/// Whether that is an eventfd, which is somebody else's to close: a file that is none may take long to be closed.
+///
+/// # Errors
+/// What it is instead, or that `/proc` does not say.
+pub fn check_event(file: impl AsFd) -> io::Result<()> {
+    let is = std::fs::read_link(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))?;
     if is.as_os_str() == NAME {
-        Ok(file)
+        Ok(())
     } else {
         Err(io::Error::other(format!("{} instead of an eventfd", is.display())))
     }

@@ -24,17 +24,20 @@ struct Signals {
 }
 
 impl Signals {
-    /// Signals, or does not: to wait is not for us, and there is no other way that never does.
-    fn send(&mut self, event: BorrowedFd<'_>, requests: impl Fn() -> Result<Requests, Errno>) {
+    /// Signals, or does not: to wait is not for us, and there is no other way that never does. `false`: it may work later.
+    fn send(&mut self, event: BorrowedFd<'_>, requests: impl Fn() -> Result<Requests, Errno>) -> bool {
         if self.requests.is_none() {
             match requests() {
                 Ok(requests) => self.recover(requests),
-                Err(errno) => return self.skip(errno),
+                Err(errno) => {
+                    self.skip(errno);
+                    return false;
+                }
             }
         }
-        if let Some(requests) = &mut self.requests {
-            let _ = requests.signal(event);
-        }
+        // What is no eventfd is refused, now and later.
+        let done = self.requests.as_mut().map(|requests| requests.signal(event));
+        !matches!(done, Some(Err(Errno::AGAIN | Errno::NOMEM)))
     }
 
     fn recover(&mut self, requests: Requests) {
@@ -58,7 +61,13 @@ impl Signals {
 /// Wakes whoever waits for `event`. What is no eventfd stays as it is: its owner will not be woken.
 #[cold]
 pub fn signal(event: impl AsFd) {
-    SIGNALS.with_borrow_mut(|signals| signals.send(event.as_fd(), Requests::new));
+    try_signal(event);
+}
+
+/// The same. `false`: the system has nothing left to do it with (`fs.aio-max-nr`), which may be different later.
+#[cold]
+pub fn try_signal(event: impl AsFd) -> bool {
+    SIGNALS.with_borrow_mut(|signals| signals.send(event.as_fd(), Requests::new))
 }
 
 #[cfg(test)]
@@ -94,7 +103,7 @@ mod tests {
         });
         wait.recv_timeout(Duration::from_secs(20)).expect("signals that return");
         assert!(read(&event).is_some_and(|number| number >= u64::MAX - 1));
-        signal(&*event);
+        assert!(try_signal(&*event));
         assert_eq!(read(&event), Some(1));
     }
 
@@ -107,10 +116,10 @@ mod tests {
         let (done, wait) = mpsc::channel();
         std::thread::spawn(move || {
             let mut signals = Signals { requests: None, skipped: 0 };
-            signals.send(full.as_fd(), || Err(Errno::AGAIN));
-            signals.send(event.as_fd(), || Err(Errno::AGAIN));
+            assert!(!signals.send(full.as_fd(), || Err(Errno::AGAIN)));
+            assert!(!signals.send(event.as_fd(), || Err(Errno::AGAIN)));
             assert_eq!((signals.skipped, read(&event)), (2, None));
-            signals.send(event.as_fd(), Requests::new);
+            assert!(signals.send(event.as_fd(), Requests::new));
             done.send((signals.skipped, read(&event))).unwrap();
         });
         let (skipped, number) = wait.recv_timeout(Duration::from_secs(60)).expect("signals that return");

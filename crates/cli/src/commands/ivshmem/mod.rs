@@ -5,6 +5,7 @@
 mod peer;
 mod serve;
 mod status;
+mod telling;
 
 use clap::{Args, Subcommand};
 use millrace_tool::failure::Failure;

@@ -1,6 +1,7 @@
 //! `millrace ivshmem PATH`: the server.
 
 use super::status;
+use super::telling::Telling;
 use clap::Args;
 use millrace_callers::{Carries, Listener};
 use millrace_ivshmem::{Change, Ending, Limits, PeerStatus, Server, ServerError};
@@ -77,15 +78,15 @@ pub fn run(shared: &Shared, args: &ServeArgs) -> Result<(), Failure> {
     let output = Output::new(shared.json);
     let status = server.status();
     note(format!("serving {} bytes to {} peers at {}", status.bytes, status.peers_max, path.display()));
+    let mut telling = Telling::begin(output);
     while !stop::asked() {
-        let mut changes = Vec::new();
-        let turned = server.turn(TURN, |change| changes.push(change));
+        let turned = server.turn(TURN, |change| telling.add(change));
         turned.map_err(|error| Failure::Found(format!("cannot wait for clients: {error}")))?;
-        changes.iter().try_for_each(|change| tell(output, change))?;
         if let Some(asked) = &asked {
             status::answer(asked, &server.status());
         }
     }
+    drop(telling);
     status::show(output, &server.status())
 }
 
@@ -108,7 +109,7 @@ fn refused(path: &Path, error: ServerError) -> Failure {
     }
 }
 
-fn tell(output: Output, change: &Change) -> Result<(), Failure> {
+pub(super) fn tell(output: Output, change: &Change) -> Result<(), Failure> {
     let row = |event: &str, peer: &PeerStatus| {
         Row::new()
             .text("event", event)
