@@ -103,9 +103,9 @@ def entry(port, command=0):
     return message(14, struct.pack("!QQBBHHHIIIHH", *head) + match)
 
 
-def entries():
-    good.sendall(message(18, question(2)))
-    return struct.unpack("!I", read(good, 19)[1][24:28])[0]
+def entries(peer=good):
+    peer.sendall(message(18, question(2)))
+    return struct.unpack("!I", read(peer, 19)[1][24:28])[0]
 
 
 def awaits(count):
@@ -119,6 +119,17 @@ hasty.sendall(HELLO + b"".join(entry(port) for port in range(1, 1001)))
 hasty.close()
 awaits(1000)
 print("hasty: all 1,000 entries of one who closed at once are there")
+
+# Two see the same: what one has done and had confirmed is there for the other.
+other = connect()
+other.sendall(HELLO)
+for there in (1000, 999, 998):
+    assert entries(other) == entries() == there, (entries(other), entries(), there)
+    other.sendall(entry(1001 - there, 4) + message(20))
+    read(other, 21)
+other.close()
+awaits(997)
+print("two: each sees what the other has done")
 
 # An entry that would be longer in an answer than a message can be is refused, and dumps go on.
 long = connect()
