@@ -35,12 +35,12 @@ impl Transfer {
         Self { local, to: Far::Write(Key::new(key), offset) }
     }
 
-    /// Bytes of that region into `local`, which is in a region with [`Access::LOCAL`] at least.
+    /// Bytes of that region into `local`, which is in a region with [`Access::LOCAL`](crate::Access::LOCAL) at least.
     pub fn read(local: Part, key: u32, offset: u64) -> Self {
         Self { local, to: Far::Read(Key::new(key), offset) }
     }
 
-    /// The bytes of `local`, 1 MiB at most ([`Error::Message`]), into the first buffer that the other end has posted.
+    /// The bytes of `local`, 1 MiB at most ([`Error::Message`](crate::Error::Message)), into the first buffer that the other end has posted.
     pub fn send(local: Part) -> Self {
         Self { local, to: Far::Send }
     }
