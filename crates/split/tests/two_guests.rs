@@ -124,8 +124,11 @@ fn a_program_that_dies_takes_nobody_with_it() {
 #[test]
 fn a_backend_that_ends_is_an_error_and_no_hang() {
     let backend = Running::start(Limits::default());
-    let one = backend.endpoint();
+    let (one, hasty) = (backend.endpoint(), backend.endpoint());
     drop(backend);
+    // Also for one that never sleeps.
+    let looked = (0..1000).find_map(|_| hasty.told(Duration::ZERO).err());
+    assert!(matches!(looked, Some(Error::Gone)), "{looked:?}");
     let waited = (0..100).find_map(|_| one.wait(Duration::from_millis(100)).err());
     assert!(matches!(waited, Some(Error::Gone)), "{waited:?}");
     assert!(matches!(one.status(), Err(Error::Gone)));

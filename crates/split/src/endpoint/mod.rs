@@ -24,8 +24,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use transfer::{AT_ONCE, Far};
 
-/// Looks at the completion queue before an endpoint sleeps.
+/// Looks at the completion queue before an endpoint sleeps, how long they may take, and after how many of them that is asked.
 const SPINS: u32 = 1000;
+const SPIN: Duration = Duration::from_millis(2);
+const ASKED: u32 = 16;
 /// What is kept of what other programs tell, until this one takes it.
 const MOST_KEPT: usize = 256;
 /// What the backend has told that is heard at a look.
@@ -546,14 +548,20 @@ impl Inner {
     ) -> Result<Option<T>, Error> {
         let until = Instant::now() + patience;
         loop {
-            for _ in 0..SPINS {
+            let begin = Instant::now();
+            for number in 1..=SPINS {
                 if let Some(found) = look(self)? {
                     return Ok(Some(found));
                 }
                 std::thread::yield_now();
+                if number % ASKED == 0 && begin.elapsed() >= SPIN {
+                    break;
+                }
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
+                // Who has so little patience that he never sleeps is told of the end of the backend, too.
+                self.frontend.sleep(Duration::ZERO)?;
                 return Ok(None);
             }
             // The next completion makes an event, and an event wakes who has said that he sleeps.
