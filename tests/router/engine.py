@@ -1,5 +1,6 @@
 """What forwards: Linux alone, or `millrace router` in the router's namespace."""
 
+import json
 import os
 import re
 import signal
@@ -39,6 +40,13 @@ class Linux:
 
     def settle(self) -> None:
         """What has happened until now is known to the engine."""
+
+    def changes(self, name: str) -> int:
+        """How often it has found a change of this name."""
+        return 0
+
+    def finds(self, name: str, before: int) -> None:
+        """Waits until it has found one more."""
 
     def freeze(self, until: bool) -> None:
         """Its daemon does nothing until this is called with `until`."""
@@ -115,6 +123,16 @@ class Millrace(Linux):
         # What has come before the first question has been taken in before the second is answered.
         self.control.counters()
         self.control.counters()
+
+    def changes(self, name: str) -> int:
+        return dict(json.loads(self.said())["changes"]).get(name, 0)
+
+    def finds(self, name: str, before: int) -> None:
+        end = time.monotonic() + PATIENCE
+        while self.changes(name) == before:
+            if time.monotonic() > end:
+                raise Failed(f"millrace router does not find that {name} have changed")
+            wait(0.1)
 
     def freeze(self, until: bool) -> None:
         self.is_frozen = not until

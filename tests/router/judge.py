@@ -56,21 +56,25 @@ def send(step: Send, sides: list[Side], wires: Wires) -> None:
             wires.wait()
 
 
-def together(script: str, sides: list[Side]) -> None:
+def together(script: str, sides: list[Side], found_as: str = "") -> None:
     """The script in both routers at once, and all that it does to links."""
+    before = [side.engine.changes(found_as) if found_as else 0 for side in sides]
     for begun in [side.network.router.begin(script) for side in sides]:
         begun.end()
     for side in sides:
         side.network.links_settle()
         # What has changed is known to the daemon some microseconds later, or milliseconds on a busy machine.
         side.engine.settle()
+    if found_as:
+        for side, count in zip(sides, before):
+            side.engine.finds(found_as, count)
 
 
 def act(step, sides: list[Side], wires: Wires) -> None:
     if isinstance(step, Send):
         send(step, sides, wires)
     elif isinstance(step, Do):
-        together(step.script, sides)
+        together(step.script, sides, step.found_as)
     elif isinstance(step, Wait):
         wait(step.seconds)
     else:

@@ -24,6 +24,8 @@ class Do:
     """Something changes in the router."""
 
     script: str
+    # Of what no event tells: the name by which `changes` of the router's status counts that the engine has found it.
+    found_as: str = ""
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from packets import Way
 from places import up_again, v4, v6
-from scenario import Do, Scenario, Send, Settle, Wait
+from scenario import Do, Scenario, Send, Settle
 
 ENDS = ("left", "right", "third")
 TWO = f"nexthop via {v4('right', 2)} weight 1 nexthop via {v4('third', 2)} weight 2"
@@ -47,7 +47,7 @@ SCENARIOS = [
     # Linux tells nobody; it is looked for every second.
     Scenario(
         "policy changed",
-        [*steps(), Do("sysctl -qw net.ipv4.fib_multipath_hash_policy=1 net.ipv6.fib_multipath_hash_policy=1"), Wait(2.5)]
+        [*steps(), Do("sysctl -qw net.ipv4.fib_multipath_hash_policy=1 net.ipv6.fib_multipath_hash_policy=1", found_as="settings")]
         + [all_of(ways(), 1), Settle(), all_of(ways(), 2)],
         ends=ENDS,
         setup=ROUTES,
