@@ -295,7 +295,8 @@ struct globals {
     __u32 groups; /* multicast routes in `groups`; 0: nobody looks there */
     __u32 changes; /* of anything that a rule may have been made of */
     __u32 outer_until; /* jiffies until which packets of ESP are looked at when Linux sends them */
-    __u32 reserved2[13];
+    __u32 made_room;   /* written by the program: rules that have ended because a newcomer found no room */
+    __u32 reserved2[12];
 };
 
 /* ---- what the egress waits for ---- */

@@ -95,8 +95,12 @@ static __always_inline struct OF(rule) *OF(claim)(const struct OF(key) *key, u32
     if (old) {
         u32 word_of_old = WORD(&old->state);
 
-        if (RULE_STATE(word_of_old) == RULE_ACTIVE && (s32)(jiffies - WORD(&old->seen)) > (s32)rest)
-            OF(end)(old, word_of_old, jiffies);
+        if (RULE_STATE(word_of_old) == RULE_ACTIVE && (s32)(jiffies - WORD(&old->seen)) > (s32)rest && OF(end)(old, word_of_old, jiffies)) {
+            volatile struct globals *g = settings();
+
+            if (g)
+                __sync_fetch_and_add(&g->made_room, 1);
+        }
     }
     return 0;
 }

@@ -7,7 +7,7 @@
 #define REASONS \
     REASON(FAST, EGRESS, "it was sent on by a rule, without Linux") \
     REASON(OFF, INGRESS, "the router is off for the interface that it came by") \
-    REASON(STALE, INGRESS, "nobody has looked after the rules for too long: the daemon is gone") \
+    REASON(STALE, INGRESS, "nobody has looked after the rules for too long: the daemon is gone, or had no processor for a second") \
     REASON(SHORT, ETHERNET, "the frame is too short for its headers") \
     REASON(MULTICAST, ETHERNET, "it is a multicast or a broadcast") \
     REASON(NOT_OURS, ETHERNET, "it is addressed to another Ethernet address") \
@@ -18,7 +18,7 @@
     REASON(PPPOE_OFF, PPPOE, "the part for PPPoE is off") \
     REASON(PPPOE_UNKNOWN, PPPOE, "no interface has this session of PPPoE") \
     REASON(PPPOE_CONTROL, PPPOE, "it is no IP in the session, but of PPP's own") \
-    REASON(FDB_OFF, FDB, "the part for bridges is off") \
+    REASON(FDB_OFF, FDB, "the part for bridges is off, or rules of netfilter look at frames that a bridge forwards") \
     REASON(FDB_UNKNOWN, FDB, "the bridge does not know the address that it goes to") \
     REASON(FDB_MOVED, FDB, "the bridge knows its sender at another port, or not at all") \
     REASON(FDB_REFRESH, FDB, "the bridge sees one frame of each flow every few seconds, so that it does not forget the sender") \
@@ -62,7 +62,7 @@
     REASON(HOPS_FULL, HOP, "there is no room for another next hop") \
     REASON(SESSION_ADDRESS, SESSION, "the session of PPPoE that it goes out by is not known") \
     REASON(ROOM, TAG, "there is no room in front of the frame for tags or the header of a session") \
-    REASON(OUT_UNKNOWN, EGRESS, "it leaves by an interface that is none of the router's") \
+    REASON(OUT_UNKNOWN, EGRESS, "it leaves by an interface that is none of the router's, or where the router is off") \
     REASON(OUT_DOWN, EGRESS, "it leaves by an interface that is down") \
     REASON(REDIRECT_FAILED, EGRESS, "the interface that it leaves by does not take frames from XDP") \
     REASON(SHADOW, EGRESS, "it was compared: Linux sent it, and its copy was what the rule makes of it") \

@@ -4,6 +4,7 @@ mod net;
 
 use libbpf_rs::query::{LinkInfo, LinkInfoIter, LinkTypeInfo};
 use millrace_router::Reason;
+use millrace_router::engine::pins::Signs;
 use millrace_router::engine::{Config, Engine, How, Mode, State};
 use net::Net;
 use std::io::{BufRead, BufReader};
@@ -90,7 +91,7 @@ fn rules_outlive_the_process_or_do_not() {
     assert_eq!(send(20), 0, "the rules go on without the process");
 
     let second = start(Some(pins.clone()), net.left_index, net.right_index);
-    assert_eq!(second.drop_leftovers().unwrap(), 0);
+    assert!(second.left_behind().is_empty());
     assert!(send(20) <= 5, "the next one makes its own");
     assert!(second.rules().any(|rule| rule.state == State::Active));
     assert!(second.counters().unwrap().iter().any(|counter| counter.reason == Reason::Fast && counter.packets >= 15));
@@ -109,9 +110,11 @@ fn rules_outlive_the_process_or_do_not() {
     heir.attach(net.left_index, How::Xdp).unwrap();
     assert!(link.is_some() && link_of(net.left_index) == link && net::xdp("left") != program);
     // Nobody beats for what was killed.
+    let another = Engine::load(&Config::default()).unwrap();
     heir.heartbeat().unwrap();
-    assert!(heir.is_looked_after(net::xdp("left")), "it has beaten just now");
-    while heir.is_looked_after(net::xdp("right")) {
+    assert_eq!(another.signs_of_life(&[net::xdp("left")]), Signs::Alive);
+    assert_eq!(heir.signs_of_life(&[net::xdp("left")]), Signs::None, "its own says nothing about others");
+    while heir.signs_of_life(&[0, net::xdp("right")]) == Signs::Alive {
         std::thread::sleep(Duration::from_millis(100));
     }
     drop(heir);
@@ -122,6 +125,10 @@ fn rules_outlive_the_process_or_do_not() {
     let program = net::xdp("left");
     hidden.kill().unwrap();
     hidden.wait().unwrap();
+    assert!(
+        !Engine::load(&Config::default()).unwrap().has_lost(net.left_index, [0; 2]),
+        "what it has not cannot be lost"
+    );
     let next = Engine::load(&Config::default()).unwrap();
     assert!(next.attach(net.left_index, How::Xdp).is_err(), "another one's program is there");
     assert!(!next.adopt(net.left_index, program + 1) && !next.adopt(net.right_index, u32::MAX));
@@ -129,7 +136,8 @@ fn rules_outlive_the_process_or_do_not() {
     next.set_device(net.left_index, &net::device("left")).unwrap();
     next.attach(net.left_index, How::Xdp).unwrap();
     assert!(is_attached("left") && net::xdp("left") != program);
-    assert_eq!(next.drop_leftovers().unwrap(), 1);
+    assert_eq!(next.left_behind(), [net.right_index].into());
+    assert!(next.give_up(net.right_index) && !next.give_up(net.left_index), "what is its own stays");
     assert!(!is_attached("right"));
     drop(next);
     assert!(!is_attached("left"), "it has ended, though the link is kept elsewhere");
@@ -139,9 +147,8 @@ fn rules_outlive_the_process_or_do_not() {
     assert!(send(20) <= 5);
     third.kill().unwrap();
     third.wait().unwrap();
-    // The kernel takes the program away when it gets to it, some milliseconds later.
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(!is_attached("left") && !is_attached("right"));
+    // The kernel takes the program away when it gets to it.
+    net::becomes("its programs have ended", || !is_attached("left") && !is_attached("right"));
     assert_eq!(send(5), 5, "Linux does it all");
     let _ = std::fs::remove_dir(&pins);
 }

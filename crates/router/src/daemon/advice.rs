@@ -44,6 +44,14 @@ pub fn of_namespace(hooks: &Hooks, mirror: &Mirror) -> Vec<Advice> {
             "sysctl -w net.ipv6.conf.all.forwarding=1",
         ));
     }
+    for (family, name) in [(Family::Ipv4, "IPv4"), (Family::Ipv6, "IPv6")] {
+        if let Some(chain) = hooks.queue(family) {
+            let what = format!(
+                "chain {chain} gives packets to a program (queue), which is to see all of them: so nothing of {name} becomes fast, until that rule is gone"
+            );
+            all.push(advice(what, "nft -a list ruleset"));
+        }
+    }
     let is_ruled = hooks.look_at(Family::Ipv4) || hooks.look_at(Family::Ipv6);
     if is_ruled {
         if number("netfilter/nf_conntrack_count").is_none() {

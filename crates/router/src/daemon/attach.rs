@@ -3,12 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use rustix::fd::OwnedFd;
-
 use super::advice::{self, Advice};
 use super::changes::report;
 use super::choice::{self, Look, Place};
-use super::control::{self, Holder};
+use super::claims::{self, Claim, Held, Holder};
 use super::off::Off;
 use super::pattern::Pattern;
 use super::protocol::Interface;
@@ -20,6 +18,9 @@ use crate::kernel::shaping::Shaping;
 /// An interface that could not be attached to is tried again after that.
 const AGAIN: Duration = Duration::from_secs(10);
 
+/// The same of one that another router has, which may only have looked at it.
+const CLAIMED_AGAIN: Duration = Duration::from_secs(1);
+
 /// Interfaces of the router.
 pub struct Interfaces {
     wanted: Vec<Pattern>,
@@ -29,11 +30,22 @@ pub struct Interfaces {
     switched_off: Vec<Pattern>,
     /// Numbers of XDP programs that a dead router has left, by interface. Linux tells late, or not at all, that another one has their place.
     left: BTreeMap<u32, u32>,
-    /// The same of programs that nobody has left, and when that was found.
-    strange: BTreeMap<u32, (u32, Instant)>,
+    /// Those that nobody has left, by interface.
+    strange: BTreeMap<u32, Strange>,
+    /// How often its own programs were lost at an interface, and put back.
+    pub put_back: u64,
+}
+
+/// An XDP program of somebody who lives.
+struct Strange {
+    program: u32,
+    /// The router that has the interface, in words.
+    router: Option<String>,
+    found: Instant,
 }
 
 /// An interface that was asked for.
+#[derive(Default)]
 struct Known {
     name: String,
     /// Where the engine is.
@@ -43,22 +55,19 @@ struct Known {
     own_xdp: u32,
     failed: Option<Instant>,
     /// Says to other routers that this one has the interface; goes with the process.
-    claim: Option<OwnedFd>,
+    claim: Option<Claim>,
+    /// Whether no other router had it when this one began with it, and what was left there is this one's.
+    may_take: bool,
     features: BTreeSet<String>,
     /// Whether it took tags off when it was looked at last; Linux does not tell when that changes.
     tags_taken: bool,
-}
-
-/// The name by which an interface is claimed.
-pub fn claim_of(index: u32) -> String {
-    format!("{}-interface-{index}", control::NAME)
 }
 
 impl Interfaces {
     /// Those that fit.
     pub fn new(wanted: Vec<Pattern>, place: Option<Place>) -> Self {
         let (known, left, strange) = Default::default();
-        Self { wanted, place, known, switched_off: Vec::new(), left, strange }
+        Self { wanted, place, known, switched_off: Vec::new(), left, strange, put_back: 0 }
     }
 
     /// Takes more of them.
@@ -104,13 +113,22 @@ impl Interfaces {
                 tracing::warn!("{error}");
             }
             // And its claim, now that nothing of it is there.
-            self.known.remove(&index);
+            if let Some(known) = self.known.remove(&index) {
+                if known.may_take {
+                    engine.give_up(index);
+                }
+                if !sight.mirror.links.contains_key(&index) {
+                    tracing::info!("{}: the interface is gone; one of that name is taken when it comes", known.name);
+                }
+            }
         }
-        self.take_over(&wanted, engine);
         let shapings = sight.shaping(&wanted.iter().map(|link| link.index).collect());
         let of = |link: &Link| shapings.get(&link.index).cloned().unwrap_or_default();
         let looks: Vec<(Link, Shaping)> =
             wanted.into_iter().map(|link| (of(&link), link)).map(|(s, l)| (l, s)).collect();
+        for (link, shaping) in &looks {
+            self.take_over(link, shaping, engine);
+        }
         let place = self.place_for_all(&looks, sight);
         for (link, shaping) in &looks {
             report(engine.set_shaped(link.index, shaping.qdisc.is_some()));
@@ -129,27 +147,40 @@ impl Interfaces {
         }
     }
 
-    /// Takes over what routers have left that were killed.
-    fn take_over(&mut self, wanted: &[Link], engine: &Engine) {
-        for link in wanted.iter().filter(|link| link.xdp != 0) {
-            let is_ours =
-                self.known.get(&link.index).is_some_and(|known| known.claim.is_some() || known.place.is_some());
-            let is_known = self.left.get(&link.index) == Some(&link.xdp);
-            // Finding out whose a program is takes a look at all programs of the machine.
-            let strange = self.strange.get(&link.index).filter(|(program, _)| *program == link.xdp);
-            if is_ours || is_known || strange.is_some_and(|(_, found)| found.elapsed() < AGAIN) {
-                continue;
+    /// Takes over what a router has left that was killed. The claim of the interface is held from before.
+    fn take_over(&mut self, link: &Link, shaping: &Shaping, engine: &Engine) {
+        let known = self.known.entry(link.index).or_default();
+        let is_ours = known.place.is_some() || known.own_xdp == link.xdp;
+        let strange = self.strange.get(&link.index).filter(|strange| strange.program == link.xdp);
+        // Finding out whose a program is takes a look at all programs of the machine.
+        let is_looked_at =
+            self.left.get(&link.index) == Some(&link.xdp) || strange.is_some_and(|one| one.found.elapsed() < AGAIN);
+        if link.xdp == 0 || is_ours || is_looked_at {
+            return;
+        }
+        let router = match known.hold(link, shaping, engine) {
+            Ok(()) if engine.adopt(link.index, link.xdp) => {
+                tracing::info!(
+                    "{}: a router that was killed has left XDP program {} there, whose place is taken",
+                    link.name,
+                    link.xdp
+                );
+                self.left.insert(link.index, link.xdp);
+                self.strange.remove(&link.index);
+                return;
             }
-            if !is_nobodys(link.index, link.xdp, engine) || !engine.adopt(link.index, link.xdp) {
-                self.strange.insert(link.index, (link.xdp, Instant::now()));
-                continue;
-            }
-            tracing::info!(
-                "{}: a router that was killed has left XDP program {} there, whose place is taken",
-                link.name,
-                link.xdp
-            );
-            self.left.insert(link.index, link.xdp);
+            Ok(()) => None,
+            Err(who) => Some(who.to_string()),
+        };
+        self.strange.insert(link.index, Strange { program: link.xdp, router, found: Instant::now() });
+    }
+
+    /// A program of somebody else may be another router's.
+    fn whose(&self, off: Off, index: u32) -> Off {
+        let router = self.strange.get(&index).and_then(|strange| strange.router.clone());
+        match off {
+            Off::ForeignXdp(_) => router.map_or(off, Off::OtherRouter),
+            _ => off,
         }
     }
 
@@ -191,21 +222,11 @@ impl Interfaces {
     fn one(&mut self, link: &Link, shaping: &Shaping, place: Place, sight: &mut Sight, engine: &Engine) {
         let features = sight.features(link.index);
         let look = self.look(link, shaping, sight, &features);
-        let is_ours = self.known.get(&link.index).is_some_and(|known| known.claim.is_some());
-        let mut off = choice::obstacle(&look).map(|off| if is_ours { off } else { whose(off, link.index) });
+        let mut off = choice::obstacle(&look).map(|off| self.whose(off, link.index));
         if place == Place::Xdp {
             off = off.or_else(|| choice::against_xdp(&look));
         }
-        let known = self.known.entry(link.index).or_insert_with(|| Known {
-            name: String::new(),
-            place: None,
-            off: None,
-            own_xdp: 0,
-            failed: None,
-            claim: None,
-            features: BTreeSet::new(),
-            tags_taken: false,
-        });
+        let known = self.known.entry(link.index).or_default();
         known.name.clone_from(&link.name);
         known.tags_taken = features.contains(choice::TAGS_TAKEN);
         if let Some(off) = off {
@@ -215,26 +236,23 @@ impl Interfaces {
         if matches!(known.off, Some(Off::ForeignXdp(_) | Off::OtherRouter(_))) {
             known.failed = None;
         }
-        if known.place.is_some() && engine.lacks_filters(link.index, shaping.ours) {
-            tracing::warn!("{}: somebody has taken the router's filters away; they are put back", known.name);
+        if known.place.is_some() && engine.has_lost(link.index, shaping.ours) {
+            tracing::warn!("{}: somebody has taken the router's programs away; they are put back", known.name);
             known.place = None;
+            self.put_back += 1;
         }
-        if known.place.is_some() && known.claim.is_none() {
-            // Who had it may have gone, and others are to know whose the interface is.
-            known.claim = control::claim(&claim_of(link.index)).ok();
-        }
-        if known.place == Some(place) || known.failed.is_some_and(|failed| failed.elapsed() < AGAIN) {
+        if known.place == Some(place) || known.is_to_wait() {
             return;
         }
         if known.place.is_none() {
             known.features = features;
         }
-        known.take(link, place, sight, engine);
+        known.take(link, shaping, place, sight, engine);
     }
 
     /// Whether one could not be attached to, and should be tried again by now.
     pub fn has_failed(&self) -> bool {
-        self.known.values().any(|known| known.failed.is_some_and(|failed| failed.elapsed() >= AGAIN))
+        self.known.values().any(|known| known.failed.is_some() && !known.is_to_wait())
     }
 
     /// Whether one takes tags off by now that did not, or the other way round.
@@ -245,9 +263,23 @@ impl Interfaces {
         })
     }
 
-    /// Tells those who ask who has an interface.
-    pub fn answer_claims(&self) {
-        self.known.values().filter_map(|known| known.claim.as_ref()).for_each(control::answer);
+    /// Whether programs of the router are not where it has put them: nobody tells when a link of BPF ends.
+    pub fn has_lost(&self, sight: &mut Sight, engine: &Engine) -> bool {
+        let attached: BTreeSet<u32> =
+            self.known.iter().filter(|(_, known)| known.place.is_some()).map(|(index, _)| *index).collect();
+        let shapings = sight.shaping(&attached);
+        let filters = |index| shapings.get(index).map(|shaping| shaping.ours).unwrap_or_default();
+        attached.iter().any(|index| engine.has_lost(*index, filters(index)))
+    }
+
+    /// Tells those who ask who has an interface; and who had the claim of one that this router has may have gone.
+    pub fn look_after_claims(&mut self) {
+        for (index, known) in self.known.iter_mut().filter(|(_, known)| known.place.is_some()) {
+            match &known.claim {
+                Some(claim) => claim.answer(),
+                None => known.claim = claims::again(*index),
+            }
+        }
     }
 
     /// Why the engine is not on at an interface that was asked for.
@@ -298,25 +330,34 @@ impl Interfaces {
     }
 }
 
-/// Whether no router that lives has an interface, on which there is XDP program `program`; 0 is none. A claim that somebody has who is no router says nothing:
-/// then the program's own heartbeat does, and filters are nobody's to take away.
-pub fn is_nobodys(index: u32, program: u32, engine: &Engine) -> bool {
-    match control::claim(&claim_of(index)) {
-        Ok(_) => true,
-        // Who is silent may be one that does not get to its answers.
-        Err(who) if who.may_be_router() || who == Holder::Silent => false,
-        Err(_) => program != 0 && !engine.is_looked_after(program),
-    }
-}
-
-/// A program of somebody else may be another router's, which says so by its claim.
-fn whose(off: Off, index: u32) -> Off {
-    if !matches!(off, Off::ForeignXdp(_)) {
-        return off;
-    }
-    match control::claim(&claim_of(index)) {
-        Err(who) if who.may_be_router() => Off::OtherRouter(who.to_string()),
-        _ => off,
+/// Takes away what routers have left that were killed, where this one has nothing: XDP programs, what is kept of them, and filters.
+pub fn clear_away(sight: &mut Sight, engine: &Engine, is_ours: impl Fn(u32) -> bool) {
+    let others: BTreeSet<u32> = sight.mirror.links.keys().copied().filter(|index| !is_ours(*index)).collect();
+    let programs: BTreeMap<u32, u32> = sight.mirror.links.values().map(|link| (link.index, link.xdp)).collect();
+    let shapings = sight.shaping(&others);
+    let kept = engine.left_behind();
+    let left = |index: u32| {
+        let [ingress, egress] = shapings.get(&index).map(|shaping| shaping.ours).unwrap_or_default();
+        [programs.get(&index).copied().unwrap_or_default(), ingress, egress]
+    };
+    let all = others.iter().chain(kept.iter().filter(|index| !is_ours(**index))).copied().collect::<BTreeSet<u32>>();
+    for index in all {
+        let left = left(index);
+        if left == [0; 3] && !kept.contains(&index) {
+            continue;
+        }
+        // Those of a router that lives are its own. For as long as this is held, none begins there.
+        let Ok(held) = claims::hold(index, || engine.signs_of_life(&left)) else { continue };
+        if left[0] != 0 {
+            engine.adopt(index, left[0]);
+        }
+        if engine.give_up(index) {
+            tracing::info!("what a router that was killed has left at interface {index} is taken away");
+        }
+        if left[1..] != [0; 2] {
+            engine.remove_filters(index);
+        }
+        drop(held);
     }
 }
 
@@ -328,6 +369,9 @@ impl Known {
                 tracing::warn!("{}: {error}", self.name);
             }
         }
+        if std::mem::take(&mut self.may_take) {
+            engine.give_up(index);
+        }
         // Nobody tells when another router lets go of an interface, or is killed: however often this comes about, it is looked again then.
         let failed = matches!(off, Off::ForeignXdp(_) | Off::OtherRouter(_))
             .then(|| self.failed.filter(|failed| failed.elapsed() < AGAIN).unwrap_or_else(Instant::now));
@@ -335,20 +379,32 @@ impl Known {
         (self.off, self.claim, self.failed) = (Some(off), None, failed);
     }
 
-    fn take(&mut self, link: &Link, place: Place, sight: &mut Sight, engine: &Engine) {
-        if self.claim.is_none() {
-            match control::claim(&claim_of(link.index)) {
-                Ok(claim) => self.claim = Some(claim),
-                // Who may run no router has none there.
-                Err(who) if !who.may_be_router() => {
-                    tracing::warn!("{}: its claim is held by {who}, which is passed over", self.name);
-                }
-                Err(who) => {
-                    self.off = Some(Off::OtherRouter(who.to_string()));
-                    self.failed = Some(Instant::now());
-                    return;
-                }
+    /// Whether it is too early to try again.
+    fn is_to_wait(&self) -> bool {
+        let again = if matches!(self.off, Some(Off::OtherRouter(_))) { CLAIMED_AGAIN } else { AGAIN };
+        self.failed.is_some_and(|failed| failed.elapsed() < again)
+    }
+
+    /// Takes an interface that no other router has, so that none does from then on.
+    fn hold(&mut self, link: &Link, shaping: &Shaping, engine: &Engine) -> Result<(), Holder> {
+        if self.claim.is_some() {
+            return Ok(());
+        }
+        let programs = [link.xdp, shaping.ours[0], shaping.ours[1]];
+        match claims::hold(link.index, || engine.signs_of_life(&programs))? {
+            Held::Claim(claim) => self.claim = Some(claim),
+            Held::PassedOver(who) => {
+                tracing::warn!("{}: its claim is held by {who}, who is no router and is passed over", link.name);
             }
+        }
+        self.may_take = true;
+        Ok(())
+    }
+
+    fn take(&mut self, link: &Link, shaping: &Shaping, place: Place, sight: &mut Sight, engine: &Engine) {
+        if let Err(who) = self.hold(link, shaping, engine) {
+            (self.off, self.failed) = (Some(Off::OtherRouter(who.to_string())), Some(Instant::now()));
+            return;
         }
         let how = match place {
             Place::Xdp => How::Xdp,
@@ -364,7 +420,8 @@ impl Known {
             }
             Err(error) => {
                 tracing::warn!("{}: {error}", self.name);
-                (self.place, self.claim) = (None, None);
+                engine.give_up(link.index);
+                (self.place, self.claim, self.may_take) = (None, None, false);
                 (self.off, self.failed) = (Some(Off::Failed(error.to_string())), Some(Instant::now()));
             }
         }

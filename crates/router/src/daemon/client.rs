@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, send, socket_with, sockopt,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, send, socket_with};
 
 use super::control::{self, address};
+use super::peer;
 use super::protocol::{Answer, Asked, Filter, LONGEST, Request, RuleInfo, VERSION};
 
 /// How long the daemon may take.
@@ -79,7 +78,7 @@ impl Client {
                 Ok(()) => break,
             }
         }
-        let uid = sockopt::socket_peercred(&socket)?.uid.as_raw();
+        let uid = peer::of(&socket)?.user;
         if uid != 0 && uid != rustix::process::geteuid().as_raw() {
             return Err(Error::Stranger { name: name.to_owned(), uid });
         }

@@ -4,14 +4,14 @@
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred, accept_with, bind, listen,
-    recv, send, socket_with, sockopt,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
+    recv, send, socket_with,
 };
 
-use super::capabilities;
+use super::peer::{self, Peer};
 use super::protocol::{Answer, Asked, LONGEST, Request, VERSION};
 
 /// The usual name.
@@ -38,7 +38,7 @@ pub enum Error {
         /// The name.
         name: String,
         /// Its process and user.
-        who: Option<(i32, u32)>,
+        who: Option<Peer>,
     },
     /// The name cannot be one.
     #[error("@{0} is no name of a socket: 1 to 100 letters without control characters")]
@@ -48,8 +48,8 @@ pub enum Error {
     System(#[from] Errno),
 }
 
-fn by(who: &Option<(i32, u32)>) -> String {
-    who.map_or_else(String::new, |(pid, uid)| format!(" (process {pid} of user {uid})"))
+fn by(who: &Option<Peer>) -> String {
+    who.map_or_else(String::new, |who| format!(" ({who})"))
 }
 
 /// The address of that name.
@@ -153,7 +153,7 @@ impl Control {
         for _ in 0..MOST_REQUESTS {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let Ok(socket) = accept_with(&self.listener, flags) else { return };
-            let may = sockopt::socket_peercred(&socket).map_or(May::Nothing, |peer| self.may(&peer));
+            let may = peer::of(&socket).map_or(May::Nothing, |peer| self.may(peer));
             if may == May::Nothing {
                 let told =
                     Answer::Refused("only root, the user who runs the router, and its group may ask it".to_owned());
@@ -170,13 +170,11 @@ impl Control {
         }
     }
 
-    fn may(&self, peer: &UCred) -> May {
-        let uid = peer.uid.as_raw();
-        if uid == 0 || uid == rustix::process::geteuid().as_raw() {
+    fn may(&self, peer: Peer) -> May {
+        if peer.user == 0 || peer.user == rustix::process::geteuid().as_raw() {
             return May::Change;
         }
-        let is_member =
-            |group| peer.gid.as_raw() == group || groups_of(peer.pid.as_raw_nonzero().get(), uid).contains(&group);
+        let is_member = |group| peer.group == group || groups_of(peer).contains(&group);
         if self.group.is_some_and(is_member) { May::Read } else { May::Nothing }
     }
 }
@@ -226,106 +224,25 @@ fn tell(socket: &OwnedFd, said: &Answer) -> Result<(), Errno> {
     send(socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(drop)
 }
 
+/// Who listens at an address.
+///
+/// # Errors
+/// When nobody does, or many wait already.
+pub(super) fn ask(address: &SocketAddrUnix) -> Result<Peer, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    connect(&socket, address)?;
+    peer::of(&socket)
+}
+
 /// The supplementary groups of a process that is still this user's.
-fn groups_of(pid: i32, uid: u32) -> Vec<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+fn groups_of(peer: Peer) -> Vec<u32> {
+    let Some(process) = peer.process else { return Vec::new() };
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let numbers = |name: &str| -> Vec<u32> {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("");
         line.split_whitespace().filter_map(|number| number.parse().ok()).collect()
     };
     let users = numbers("Uid:");
-    if !users.is_empty() && users.iter().all(|&user| user == uid) { numbers("Groups:") } else { Vec::new() }
-}
-
-/// As long as a router may take from having a claim to answering for it.
-const BARELY: Duration = Duration::from_millis(20);
-
-/// Those who may ask who has a claim before it is answered.
-const QUESTIONS: i32 = 64;
-
-/// Who has a claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Holder {
-    /// A process of a user.
-    Process(i32, u32),
-    /// Somebody who does not answer, which a router does within a second, unless others ask and ask.
-    Silent,
-    /// Somebody who cannot even be asked: no router has a claim like that.
-    Deaf,
-    /// The system, which refuses it.
-    Unknown(String),
-}
-
-impl Holder {
-    /// Whether it may be a router: root's, one of this user, or of whom may load programs.
-    pub fn may_be_router(&self) -> bool {
-        match self {
-            Self::Process(pid, uid) => {
-                *uid == 0
-                    || *uid == rustix::process::geteuid().as_raw()
-                    // A process that has ended is no router: a claim ends with its process.
-                    || capabilities::of(*pid).is_some_and(capabilities::may_load)
-            }
-            Self::Silent | Self::Deaf => false,
-            Self::Unknown(_) => true,
-        }
-    }
-}
-
-impl std::fmt::Display for Holder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Process(pid, uid) => write!(f, "process {pid} of user {uid}"),
-            Self::Silent => f.write_str("somebody of this network namespace who does not answer"),
-            Self::Deaf => f.write_str("somebody of this network namespace who cannot be asked"),
-            Self::Unknown(why) => f.write_str(why),
-        }
-    }
-}
-
-/// Takes an abstract name for as long as the descriptor lives, so that no other router of this namespace has what it stands for.
-///
-/// # Errors
-/// Who has it.
-pub fn claim(name: &str) -> Result<OwnedFd, Holder> {
-    let failed = |error: Errno| Holder::Unknown(error.to_string());
-    let address = address(name).map_err(|error| Holder::Unknown(error.to_string()))?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(failed)?;
-    match bind(&socket, &address) {
-        Ok(()) => listen(&socket, QUESTIONS).map(|()| socket).map_err(failed),
-        Err(Errno::ADDRINUSE) => Err(who_has(&address)),
-        Err(error) => Err(failed(error)),
-    }
-}
-
-/// Takes in those who have asked who has the claim, whom the system has told: without, no more would be told.
-pub fn answer(claim: &OwnedFd) {
-    for _ in 0..QUESTIONS {
-        if rustix::net::accept(claim).is_err() {
-            break;
-        }
-    }
-}
-
-fn who_has(address: &SocketAddrUnix) -> Holder {
-    let mut answer = ask(address);
-    // Between a router's bind and its listen.
-    if answer == Err(Errno::CONNREFUSED) {
-        std::thread::sleep(BARELY);
-        answer = ask(address);
-    }
-    match answer {
-        Ok((pid, uid)) => Holder::Process(pid, uid),
-        Err(Errno::CONNREFUSED) => Holder::Deaf,
-        Err(_) => Holder::Silent,
-    }
-}
-
-fn ask(address: &SocketAddrUnix) -> Result<(i32, u32), Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    rustix::net::connect(&socket, address)?;
-    let peer = sockopt::socket_peercred(socket.as_fd())?;
-    Ok((peer.pid.as_raw_nonzero().get(), peer.uid.as_raw()))
+    if !users.is_empty() && users.iter().all(|&user| user == peer.user) { numbers("Groups:") } else { Vec::new() }
 }

@@ -9,6 +9,7 @@ use crate::engine::{Engine, Event, EventKind, Rule, State};
 use crate::kernel::conntrack::{Old, TCP, Tuple};
 
 use super::protocol::RuleCounts;
+use super::unseen::{Ended, Unseen};
 
 /// Rules that are looked at in one turn.
 const CHUNK: u32 = 1024;
@@ -26,8 +27,8 @@ const IDLE_WHEN_FULL: Duration = Duration::from_secs(10);
 const OLD_NUMBERS: u64 = 1 << 30;
 /// Bytes after which nothing is in the window that conntrack knows.
 const OLD_WINDOW: u64 = 1 << 26;
-/// The same for a rule that ends: its connection may have another one, and others before had as many.
-const OLD_NUMBERS_OF_THE_ENDED: u64 = 1 << 20;
+/// The same for a connection that has no rule, and of which nothing more is remembered: it may have others, and had others before.
+const OLD_NUMBERS_OF_THE_FORGOTTEN: u64 = 1 << 20;
 
 /// Names a rule: version 6 or not, and its number.
 pub type Id = (bool, u32);
@@ -43,12 +44,14 @@ pub struct Flows {
     on_trial: Vec<Tuple>,
     /// Connections of TCP of which conntrack's numbers were found too old in the look just now.
     old: Vec<(Tuple, Old)>,
+    /// Connections of TCP whose rules have ended.
+    without: Ended,
     cursor: Cursor,
     counts: RuleCounts,
     counting: RuleCounts,
     /// Places in the tables.
     room: [u32; 2],
-    /// Rules that ended because nobody used them.
+    /// Rules that ended because nobody used them; those that made room for others are counted by the engine.
     pub aged: u64,
     /// Rules that ended with their connection.
     pub ended: u64,
@@ -84,9 +87,8 @@ struct Total {
     word: u32,
     seen: (u64, u64),
     sum: (u64, u64),
-    /// Bytes when conntrack's numbers, and its window, were found too old.
-    old: u64,
-    old_window: u64,
+    /// Of TCP: what conntrack has not seen, of this rule and of those before it.
+    unseen: Unseen,
 }
 
 struct Cursor {
@@ -104,6 +106,7 @@ impl Flows {
             hops: HashSet::new(),
             on_trial: Vec::new(),
             old: Vec::new(),
+            without: Ended::default(),
             cursor: Cursor { is_v6: false, at: 0 },
             counts: RuleCounts::default(),
             counting: RuleCounts::default(),
@@ -122,7 +125,7 @@ impl Flows {
     pub fn event(&mut self, event: &Event) -> Option<Tuple> {
         let id = (event.key.source.is_ipv6(), event.rule);
         match event.kind {
-            EventKind::Ended => self.forget(id),
+            EventKind::Ended => self.forget(id, Some(tuple(&event.key))),
             EventKind::Made | EventKind::Active | EventKind::Refused | EventKind::Mismatch => {
                 self.learn(id, tuple(&event.key), event.time)
             }
@@ -137,7 +140,7 @@ impl Flows {
                 made.since = time.max(made.since);
                 return;
             }
-            self.forget(id);
+            self.forget(id, None);
         }
         self.made.insert(id, Made { tuple, time, since: time, seen: 0, looked: 0 });
         let ids = self.by_tuple.entry(tuple).or_default();
@@ -146,17 +149,20 @@ impl Flows {
         }
     }
 
-    fn forget(&mut self, id: Id) {
+    /// `tuple`: of which flow it was, where no event told of it.
+    fn forget(&mut self, id: Id, tuple: Option<Tuple>) {
         let total = self.totals.remove(&id).unwrap_or_default();
-        let Some(made) = self.made.remove(&id) else { return };
-        // The next rule of this connection counts from nothing.
-        if made.tuple.protocol == TCP && total.sum.1 - total.old >= OLD_NUMBERS_OF_THE_ENDED {
-            self.old.push((made.tuple, Old::Acknowledged));
+        let Some(tuple) = self.made.remove(&id).map(|made| made.tuple).or(tuple) else { return };
+        if tuple.protocol == TCP {
+            let forgotten = self.without.keep(tuple, total.unseen);
+            let is_old = |unseen: &Unseen| unseen.numbers >= OLD_NUMBERS_OF_THE_FORGOTTEN;
+            let old = forgotten.into_iter().filter(|(_, unseen)| is_old(unseen));
+            self.old.extend(old.map(|(tuple, _)| (tuple, Old::Acknowledged)));
         }
-        if let Some(ids) = self.by_tuple.get_mut(&made.tuple) {
+        if let Some(ids) = self.by_tuple.get_mut(&tuple) {
             ids.retain(|other| *other != id);
             if ids.is_empty() {
-                self.by_tuple.remove(&made.tuple);
+                self.by_tuple.remove(&tuple);
             }
         }
     }
@@ -187,14 +193,21 @@ impl Flows {
     }
 
     /// Ends the rules of a connection that is gone.
-    pub fn end(&mut self, engine: &Engine, of: &[Tuple], jiffies: u32) {
+    pub fn gone(&mut self, engine: &Engine, of: &[Tuple], jiffies: u32) {
+        self.end(engine, of, jiffies);
+        for tuple in of {
+            self.without.take(tuple);
+        }
+    }
+
+    fn end(&mut self, engine: &Engine, of: &[Tuple], jiffies: u32) {
         for tuple in of {
             for id in self.by_tuple.get(tuple).cloned().unwrap_or_default() {
                 let rule = engine.rule(id.0, id.1).filter(|rule| self::tuple(&rule.key) == *tuple);
                 if rule.is_some_and(|rule| engine.kill_at(&rule, jiffies).unwrap_or(false)) {
                     self.ended += 1;
                 }
-                self.forget(id);
+                self.forget(id, None);
             }
         }
     }
@@ -261,10 +274,9 @@ impl Flows {
                 }
             }
             State::Refused => self.counting.refused += 1,
-            // Another flow has taken its place, of which no event tells.
+            // It has made room for another, or was ended with all others, of which no event tells.
             State::Dead if self.made.contains_key(&id) => {
-                self.aged += 1;
-                self.forget(id);
+                self.forget(id, None);
                 return;
             }
             State::Empty | State::Busy | State::Dead => return,
@@ -276,16 +288,10 @@ impl Flows {
         if let Some(made) = self.made.get_mut(&id) {
             made.look(rule, clock);
         }
-        let (_, bytes) = self.add_up(rule);
+        self.add_up(rule);
         if let Some(total) = self.totals.get_mut(&id)
-            && rule.key.protocol == TCP
-            && bytes - total.old_window >= OLD_WINDOW
+            && let Some(old) = too_old(&mut total.unseen).filter(|_| rule.key.protocol == TCP)
         {
-            total.old_window = bytes;
-            let old = if bytes - total.old >= OLD_NUMBERS { Old::Acknowledged } else { Old::Unacknowledged };
-            if old == Old::Acknowledged {
-                total.old = bytes;
-            }
             self.old.push((tuple(&rule.key), old));
         }
         let idle = idle(rule, now, hz);
@@ -294,7 +300,7 @@ impl Flows {
         }
         if idle > self.patience(rule) && engine.kill(rule).unwrap_or(false) {
             self.aged += 1;
-            self.forget(id);
+            self.forget(id, None);
         }
     }
 
@@ -316,10 +322,19 @@ impl Flows {
         let total = self.totals.entry(id).or_default();
         let is_another = (total.word ^ rule.word) & GENERATION != 0 && rule.flags & rule_flag::AGAIN == 0;
         if is_another || total.word == 0 {
-            *total = Total { word: rule.word, ..Total::default() };
+            // Of the same flow, if no event has told otherwise.
+            let mut unseen = total.unseen;
+            if rule.key.protocol == TCP {
+                let before = self.without.take(&tuple(&rule.key));
+                unseen.numbers += before.numbers;
+                unseen.window += before.window;
+            }
+            *total = Total { word: rule.word, unseen, ..Total::default() };
         }
+        let bytes = rule.bytes.wrapping_sub(total.seen.1) & BYTES;
         total.sum.0 += rule.packets.wrapping_sub(total.seen.0) & PACKETS;
-        total.sum.1 += rule.bytes.wrapping_sub(total.seen.1) & BYTES;
+        total.sum.1 += bytes;
+        total.unseen.add(bytes);
         (total.word, total.seen) = (rule.word, (rule.packets, rule.bytes));
         total.sum
     }
@@ -331,6 +346,19 @@ impl Flows {
         let seconds = |time: u64| (time != 0).then(|| now.saturating_sub(time) as f64 / 1e9);
         (seconds(made.time), seconds(made.since))
     }
+}
+
+/// What of conntrack's is too old by now, which counts from here again then.
+fn too_old(unseen: &mut Unseen) -> Option<Old> {
+    if unseen.window < OLD_WINDOW {
+        return None;
+    }
+    unseen.window = 0;
+    if unseen.numbers < OLD_NUMBERS {
+        return Some(Old::Unacknowledged);
+    }
+    unseen.numbers = 0;
+    Some(Old::Acknowledged)
 }
 
 /// How long a rule has had no packet.
@@ -348,4 +376,83 @@ pub fn idle(rule: &Rule, now: u32, hz: u32) -> Duration {
 pub fn tuple(key: &crate::engine::Key) -> Tuple {
     let [(source, source_port), (destination, destination_port)] = key.ends();
     Tuple { source, destination, protocol: key.protocol, source_port, destination_port }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(word: u32, bytes: u64, port: u16) -> Rule {
+        let key = crate::engine::Key {
+            input: 1,
+            source: std::net::Ipv4Addr::LOCALHOST.into(),
+            destination: std::net::Ipv4Addr::LOCALHOST.into(),
+            source_port: port,
+            destination_port: 2,
+            protocol: TCP,
+            dscp: 0,
+        };
+        Rule {
+            number: 7,
+            word,
+            key,
+            state: State::Active,
+            flags: 0,
+            reason: 0,
+            epoch: 1,
+            hop: 0,
+            hop_epoch: 0,
+            new_source: key.source,
+            new_destination: key.destination,
+            new_source_port: port,
+            new_destination_port: 2,
+            new_dscp: 0,
+            packets: 1,
+            bytes,
+            seen: 1,
+        }
+    }
+
+    fn ended(rule: &Rule) -> Event {
+        let reason = Some(Reason::TcpFlags);
+        Event { time: 1, rule: rule.number, kind: EventKind::Ended, reason, key: rule.key }
+    }
+
+    /// What is told to conntrack after so many bytes of each rule, one after the other, of the same connection.
+    fn told(bytes: u64, rules: u32) -> Vec<Old> {
+        let mut flows = Flows::new([1024, 1024]);
+        for number in 0..rules {
+            let rule = rule(1 | number << 16, bytes, 1);
+            flows.learn((false, rule.number), tuple(&rule.key), 1);
+            flows.add_up(&rule);
+            let unseen = &mut flows.totals.get_mut(&(false, rule.number)).unwrap().unseen;
+            let old = too_old(unseen);
+            flows.old.extend(old.map(|old| (tuple(&rule.key), old)));
+            flows.event(&ended(&rule));
+        }
+        flows.old(100).into_iter().map(|(_, old)| old).collect()
+    }
+
+    #[test]
+    fn what_conntrack_has_not_seen_is_counted_over_all_rules_of_a_connection() {
+        assert_eq!(told(2 << 20, 1), [], "a reset after two megabytes has to have the right number");
+        assert_eq!(told(OLD_WINDOW / 2, 1), []);
+        assert_eq!(told(OLD_WINDOW / 2, 2), [Old::Unacknowledged]);
+        let rules = (OLD_NUMBERS / OLD_WINDOW) as u32;
+        let told = told(OLD_WINDOW, rules);
+        assert_eq!(told.len(), rules as usize);
+        assert_eq!(told.iter().position(|old| *old == Old::Acknowledged), Some(told.len() - 1));
+    }
+
+    #[test]
+    fn of_events_that_were_lost_the_bytes_stay() {
+        let mut flows = Flows::new([1024, 1024]);
+        let (first, second) = (rule(1, 100, 1), rule(1 | 1 << 16, 10, 1));
+        flows.add_up(&first);
+        flows.start_again();
+        flows.event(&ended(&first));
+        flows.add_up(&second);
+        assert_eq!(flows.totals[&(false, second.number)].unseen.numbers, 110);
+        assert_eq!(flows.aged, 0);
+    }
 }

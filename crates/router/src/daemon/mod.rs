@@ -5,10 +5,11 @@
 //! - `sight`: all that is known of Linux; `devices`, `tell`: what of it the engine is told; `flows`: what the engine has made of it;
 //!   `errors`: how often Linux says errors of ICMP; `groups`: multicast routes;
 //!   `compared`: what comparing packets has found; `sessions`: sessions of PPPoE that programs tell of;
-//! - `quiet`: what changes without an event; `reread`: when all is read anew; `resets`: connections of TCP that were reset;
-//! - `pattern`, `choice`, `off`, `attach`: which interfaces, where, and why not; `parts`: which work is done;
+//! - `quiet`: what changes without an event; `reread`: when all is read anew; `resets`, `unseen`: connections of TCP that were reset, and what conntrack has not
+//!   seen of those whose rules have ended;
+//! - `pattern`, `choice`, `off`, `claims`, `attach`: which interfaces, where, and why not; `parts`: which work is done;
 //! - `capabilities`, `advice`: what the process may do, and what Linux would better be told; `delays`, `waited`: how long it took;
-//! - `protocol`, `ipsec`, `control`, `client`: how it is asked.
+//! - `protocol`, `ipsec`, `control`, `client`, `peer`: how it is asked.
 
 pub mod advice;
 #[cfg(feature = "bpf")]
@@ -17,6 +18,8 @@ pub mod capabilities;
 #[cfg(feature = "bpf")]
 mod changes;
 pub mod choice;
+#[cfg(feature = "bpf")]
+mod claims;
 pub mod client;
 #[cfg(feature = "bpf")]
 mod compared;
@@ -34,6 +37,7 @@ pub mod off;
 pub mod options;
 pub mod parts;
 pub mod pattern;
+pub mod peer;
 pub mod protocol;
 #[cfg(feature = "bpf")]
 mod quiet;
@@ -51,5 +55,7 @@ pub mod sight;
 mod standing;
 #[cfg(feature = "bpf")]
 mod tell;
+#[cfg(feature = "bpf")]
+mod unseen;
 #[cfg(feature = "bpf")]
 mod waited;

@@ -28,6 +28,8 @@ impl State {
             engine.bump(engine::Change::Ruleset);
             *self.counts.entry("settings").or_default() += 1;
         }
+        // Somebody has ended the link of a program, or put another in the place of a filter.
+        self.after.settle |= self.interfaces.has_lost(&mut self.sight, engine);
         // A card takes tags off by now, or leaves them.
         self.after.settle |= self.interfaces.takes_tags_anew(&mut self.sight);
         // `bridge-nf-call-iptables` is another of them.

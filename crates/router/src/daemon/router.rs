@@ -150,12 +150,9 @@ impl Router {
         let room = [options.rules, (options.rules / 4).max(1024)];
         // Of this namespace: interfaces of others have the same numbers.
         let namespace = std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |found| found.ino());
-        // A file system of BPF has no dots.
-        let name: String =
-            options.socket.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' }).collect();
-        let pins = || PathBuf::from(format!("/sys/fs/bpf/{name}-{namespace}"));
-        let pins = (options.on_death == OnDeath::Keep || pins().exists()).then(pins);
-        let engine = Engine::load(&Config { rules4: room[0], rules6: room[1], pins, ..Config::default() })?;
+        let pins = (options.on_death == OnDeath::Keep).then(|| folder_of(&options.socket, namespace));
+        let namespace = Some(namespace);
+        let engine = Engine::load(&Config { rules4: room[0], rules6: room[1], pins, namespace, ..Config::default() })?;
         let mut state = State::new(options, sight, room, engine.hz());
         state.begin(&engine)?;
         Ok(Self { engine: Arc::new(engine), state, ears, control })
@@ -202,6 +199,24 @@ impl Router {
         }
         Ok(())
     }
+}
+
+impl Drop for Router {
+    /// Its programs go first, also if somebody else has the engine still, and then its claims.
+    fn drop(&mut self) {
+        self.engine.detach_all();
+    }
+}
+
+/// Where a router keeps its attachments: by the name of its socket, of which no two that live have the same in a network namespace. A file system of BPF
+/// has no dots, so letters but those of host names are numbers there.
+fn folder_of(socket: &str, namespace: u64) -> PathBuf {
+    let is_plain = |letter: &u8| letter.is_ascii_alphanumeric() || *letter == b'-';
+    let name: String = socket
+        .bytes()
+        .map(|letter| if is_plain(&letter) { char::from(letter).to_string() } else { format!("_{letter:02x}") })
+        .collect();
+    PathBuf::from(format!("/sys/fs/bpf/{name}-{namespace}"))
 }
 
 impl State {
@@ -259,21 +274,8 @@ impl State {
         self.interfaces.settle(&mut self.sight, engine);
         groups::tell(&mut self.sight, engine);
         engine.heartbeat()?.into_iter().for_each(|(_, error)| tracing::warn!("{error}"));
-        // What a router left that was killed, on interfaces that nobody asks for any more.
-        for link in self.sight.mirror.links.values().filter(|link| link.xdp != 0) {
-            if !self.interfaces.is_attached(link.index) && attach::is_nobodys(link.index, link.xdp, engine) {
-                engine.adopt(link.index, link.xdp);
-            }
-        }
-        engine.drop_leftovers()?;
-        let left = self
-            .sight
-            .mirror
-            .links
-            .keys()
-            .filter(|index| !self.interfaces.is_attached(**index) && !self.told.is_tunnel(**index));
-        // Those of a router that lives are its own.
-        left.filter(|index| attach::is_nobodys(**index, 0, engine)).for_each(|index| engine.remove_filters(*index));
+        let (interfaces, told) = (&self.interfaces, &self.told);
+        attach::clear_away(&mut self.sight, engine, |index| interfaces.is_attached(index) || told.is_tunnel(index));
         Ok(())
     }
 
@@ -282,6 +284,8 @@ impl State {
         let hooks = &self.sight.hooks;
         let of = |family| match hooks.look_at(family) {
             _ if !self.options.is_on || self.unread.is_some() || self.is_behind => Mode::Off,
+            // Somebody looks at each packet, and says what becomes of it.
+            _ if hooks.queue(family).is_some() => Mode::Off,
             true => Mode::Conntrack,
             false => Mode::Route,
         };
@@ -360,7 +364,7 @@ impl State {
             if let Some(conntrack::Event::Gone(gone)) = conntrack::event(message) {
                 // Asked once for many.
                 let jiffies = *jiffies.get_or_insert_with(|| engine.jiffies().unwrap_or_default());
-                self.flows.end(engine, &[gone.original, gone.reply], jiffies);
+                self.flows.gone(engine, &[gone.original, gone.reply], jiffies);
             }
         })?;
         self.overrun(engine, "conntrack", overrun);
@@ -506,7 +510,7 @@ impl State {
             if let Err(error) = self.sight.read_looks() {
                 tracing::debug!("what rules look at cannot be read: {error}");
             }
-            self.interfaces.answer_claims();
+            self.interfaces.look_after_claims();
             groups::tell(&mut self.sight, engine);
         }
         if self.quiet_at.elapsed() >= quiet::EVERY {
@@ -551,6 +555,10 @@ impl State {
     /// How it is.
     pub fn status(&self, engine: &Engine) -> Status {
         let named = |counts: &Counts| counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+        let mut counts = self.counts.clone();
+        if self.interfaces.put_back > 0 {
+            counts.insert("programs", self.interfaces.put_back);
+        }
         let hooks = &self.sight.hooks;
         let chains = hooks.chains.iter().map(|chain| format!("nft {}", chain.name));
         let mut advice = advice::of_namespace(hooks, &self.sight.mirror);
@@ -564,13 +572,13 @@ impl State {
                 (ipv4, ipv6) if ipv4 == ipv6 => ipv4.to_owned(),
                 (ipv4, ipv6) => format!("{ipv4}, IPv6 {ipv6}"),
             },
-            hooks: chains.chain(hooks.unannounced()).take(64).collect(),
+            hooks: chains.chain(hooks.queues()).chain(hooks.unannounced()).take(64).collect(),
             parts: Some(self.options.parts),
             interfaces: self.interfaces.status(engine),
             awaited: self.interfaces.awaited(),
             rules: self.flows.counts(),
             epoch: engine.epochs().0,
-            changes: named(&self.counts),
+            changes: named(&counts),
             overruns: named(&self.overruns),
             lost_events: self.events_lost.into(),
             delay: self.delays.summary(),
@@ -578,7 +586,7 @@ impl State {
             on_death: self.options.on_death.name().to_owned(),
             advice,
             missing: Vec::new(),
-            aged: self.flows.aged,
+            aged: self.flows.aged + u64::from(engine.made_room()),
             ended: self.flows.ended,
             not_liberal: self.not_liberal + self.resets.left_out,
             sessions: self.sessions.all(),
@@ -634,4 +642,17 @@ fn each(events: &mut Events, mut take: impl FnMut(&wire::Message<'_>)) -> Result
 
 fn each_of(events: &mut Option<Events>, take: impl FnMut(&wire::Message<'_>)) -> Result<bool, StartError> {
     events.as_mut().map_or(Ok(false), |events| each(events, take))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_routers_keep_things_in_one_folder() {
+        let names = ["a.b", "a_b", "a-b", "a_2eb", "millrace-router"].map(|name| folder_of(name, 7));
+        assert_eq!(names[4], PathBuf::from("/sys/fs/bpf/millrace-router-7"));
+        assert_eq!(names.iter().collect::<std::collections::BTreeSet<_>>().len(), names.len(), "{names:?}");
+        assert!(names.iter().all(|name| !name.to_string_lossy().contains('.')));
+    }
 }

@@ -6,6 +6,7 @@ use crate::Reason;
 use crate::engine::layout::rule_flag;
 use crate::engine::{self, Engine, Mode, Rule};
 use crate::kernel::link::Kind;
+use crate::kernel::netfilter::Family;
 
 /// Why one is in doubt.
 const CHANGED: &str =
@@ -47,7 +48,11 @@ impl State {
         }
         let mode = if rule.key.source.is_ipv4() { self.modes.0 } else { self.modes.1 };
         if mode == Mode::Off {
-            return Some((Reason::Off, UNREAD.to_owned()));
+            let family = if rule.key.source.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
+            let queue = self.sight.hooks.queue(family);
+            let said =
+                queue.map(|chain| format!("chain {chain} gives packets to a program, which is to see all of them"));
+            return Some((Reason::Off, said.unwrap_or_else(|| UNREAD.to_owned())));
         }
         let is_bridged = rule.flags & rule_flag::BRIDGED != 0;
         let part = match () {

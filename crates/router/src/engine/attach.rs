@@ -4,7 +4,7 @@ use super::layout::{TARGETS, device_flag as flag, global};
 use super::link::{self, XdpLink};
 use super::mirror::Change;
 use super::{Engine, EngineError};
-use libbpf_rs::{MapCore, MapFlags, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHookBuilder};
+use libbpf_rs::{MapCore, MapFlags, Object, Program, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHookBuilder};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -35,7 +35,30 @@ pub(super) struct Attachment {
     /// Whether the judge is at its egress.
     is_judged: bool,
     /// As XDP; dropped, it is not there any more. Filters of tc are removed by [`Engine::remove_filters`].
-    _link: Option<XdpLink>,
+    link: Option<XdpLink>,
+}
+
+/// Numbers of the engine's own programs, by which others' are told from them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Numbers {
+    xdp: u32,
+    tc: u32,
+    judge: u32,
+}
+
+impl Numbers {
+    pub(super) fn of(object: &Object) -> Result<Self, EngineError> {
+        let number = |name: &'static str| {
+            let program = object.progs().find(|program| program.name() == name).ok_or(EngineError::Missing(name))?;
+            Program::id_from_fd(program.as_fd()).map_err(EngineError::Load)
+        };
+        Ok(Self { xdp: number(link::PROGRAM)?, tc: number("router_tc")?, judge: number("router_judge")? })
+    }
+
+    /// Whether a program is one of them.
+    pub(super) fn has(&self, program: u32) -> bool {
+        [self.xdp, self.tc, self.judge].contains(&program)
+    }
 }
 
 impl Attachment {
@@ -84,7 +107,10 @@ impl Engine {
         let failed = |source| EngineError::Attach { ifindex, source };
         let slot = self.free_slot()?;
         self.zero_counters(slot)?;
-        // Unless it is XDP that is wanted, what was left of XDP ends here.
+        if how != How::Xdp {
+            // What was left of XDP ends here.
+            self.give_up(ifindex);
+        }
         let left = self.adopted.lock().expect("no holder panics").remove(&ifindex);
         let link = match how {
             How::Xdp => {
@@ -100,7 +126,7 @@ impl Engine {
             }
             How::User => None,
         };
-        let attachment = Attachment { how, slot, is_judged: false, _link: link };
+        let attachment = Attachment { how, slot, is_judged: false, link };
         self.attached.lock().expect("no holder panics").insert(ifindex, attachment);
         let device = self.devices.lock().expect("no holder panics").get(&ifindex).copied();
         if let Some(device) = device {
@@ -139,11 +165,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a filter of the engine's is missing at an interface, where those that it has are said: for what comes in, and for what goes out.
-    pub fn lacks_filters(&self, ifindex: u32, (ingress, egress): (bool, bool)) -> bool {
+    /// Whether the engine's programs are not where it has put them at an interface: its link was ended or has another one's program, or its filters are not
+    /// those that are said, by the numbers of their programs, for what comes in and for what goes out.
+    pub fn has_lost(&self, ifindex: u32, filters: [u32; 2]) -> bool {
         let attached = self.attached.lock().expect("no holder panics");
-        let lacks = |one: &Attachment| one.how == How::Tc && !ingress || one.is_judged && !egress;
-        attached.get(&ifindex).is_some_and(lacks)
+        let Some(one) = attached.get(&ifindex) else { return false };
+        one.link.as_ref().is_some_and(|link| !link.is_on(ifindex))
+            || one.how == How::Tc && filters[0] != self.numbers.tc
+            || one.is_judged && filters[1] != self.numbers.judge
     }
 
     /// Judges stand at the egress of all interfaces while rules are made, and of none while everything goes to Linux: they cost Linux more than

@@ -103,4 +103,9 @@ impl Engine {
     pub fn events_lost(&self) -> u32 {
         self.globals.word(global::EVENTS_LOST).load(Relaxed)
     }
+
+    /// Rules that have ended because a newcomer found no room, of which no event tells.
+    pub fn made_room(&self) -> u32 {
+        self.globals.word(global::MADE_ROOM).load(Relaxed)
+    }
 }

@@ -191,6 +191,8 @@ pub mod global {
     pub const CHANGES: usize = 132;
     /// Jiffies until which packets of ESP are looked at at the egress.
     pub const OUTER_UNTIL: usize = 136;
+    /// Rules that have ended because a newcomer found no room.
+    pub const MADE_ROOM: usize = 140;
     /// All of it.
     pub const SIZE: usize = 192;
 }
@@ -559,6 +561,7 @@ mod tests {
                     ("groups", global::GROUPS),
                     ("changes", global::CHANGES),
                     ("outer_until", global::OUTER_UNTIL),
+                    ("made_room", global::MADE_ROOM),
                     ("shadow_lost", global::SHADOW_LOST),
                     ("events_lost", global::EVENTS_LOST),
                 ],

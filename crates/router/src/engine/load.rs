@@ -30,11 +30,20 @@ pub struct Config {
     /// until the heartbeat's limit, and the next process that attaches to the interface takes its place without a gap. `None`: it ends with
     /// the process.
     pub pins: Option<PathBuf>,
+    /// The number of the network namespace: what other engines have kept in folders whose names end with it, behind a hyphen, is taken over as well.
+    pub namespace: Option<u64>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { rules4: 1 << 18, rules6: 1 << 16, trial_packets: 16, keep: Duration::from_secs(5), pins: None }
+        Self {
+            rules4: 1 << 18,
+            rules6: 1 << 16,
+            trial_packets: 16,
+            keep: Duration::from_secs(5),
+            pins: None,
+            namespace: None,
+        }
     }
 }
 
@@ -91,6 +100,8 @@ impl Engine {
             shaped: Mutex::default(),
             _watch: [failed?, transmitted?],
             pins: config.pins.as_deref().map(super::pins::folder).transpose()?,
+            namespace: config.namespace,
+            numbers: super::attach::Numbers::of(&object)?,
             fast_before: AtomicU64::new(0),
             renewals: AtomicU64::new(0),
             renewed: Mutex::new(None),
@@ -98,6 +109,7 @@ impl Engine {
             seed,
         };
         engine.set_up(config)?;
+        engine.sweep();
         Ok(engine)
     }
 

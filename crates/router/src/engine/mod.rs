@@ -126,6 +126,10 @@ pub struct Engine {
     adopted: Mutex<HashMap<u32, link::XdpLink>>,
     /// Where attachments are kept for the next process.
     pins: Option<PathBuf>,
+    /// The network namespace in whose engines' folders is looked for what they have left.
+    namespace: Option<u64>,
+    /// Of the programs.
+    numbers: attach::Numbers,
     /// Packets sent on that came by interfaces where the program is no more.
     fast_before: AtomicU64,
     /// How often all next hops were given back.

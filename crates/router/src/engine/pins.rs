@@ -1,16 +1,38 @@
 //! What outlives the process: attachments in a file system of BPF, from which the next process takes them over.
 
 use super::attach::Attachment;
-use super::link::{XdpLink, heartbeat_of};
+use super::link::{Beat, Where, XdpLink, heartbeat_of};
 use super::{Engine, EngineError};
 use libbpf_rs::ProgramMut;
 use rustix::fs::statfs;
 use rustix::mount::{MountFlags, mount};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// That of a file system of BPF: `linux/magic.h`.
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
+
+/// Where engines keep things, as this process sees it, and as the first process of the system does: `ip netns exec` makes one for its command alone.
+const ROOTS: [&str; 2] = ["/sys/fs/bpf", "/proc/1/root/sys/fs/bpf"];
+
+/// What the names of folders begin with, usually.
+const USUAL: &str = "millrace-router";
+
+/// What the names of attachments begin with; the number of the interface follows.
+const PLACE: &str = "xdp-";
+
+/// What programs at an interface say of the daemons that they belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signs {
+    /// One has beaten within the last seconds.
+    Alive,
+    /// There is a program of which this process may not see more: that takes CAP_SYS_ADMIN.
+    Hidden,
+    /// None of a daemon that lives.
+    None,
+}
 
 fn failed(path: &Path, source: impl Into<std::io::Error>) -> EngineError {
     EngineError::Pin { path: path.display().to_string(), source: source.into() }
@@ -57,7 +79,48 @@ fn is_bpf(path: &Path) -> bool {
 
 /// Where the attachment to an interface is kept.
 fn place(folder: &Path, ifindex: u32) -> PathBuf {
-    folder.join(format!("xdp-{ifindex}"))
+    folder.join(format!("{PLACE}{ifindex}"))
+}
+
+/// The interface of what is kept by that name.
+fn interface_of(name: &OsStr) -> Option<u32> {
+    name.to_str()?.strip_prefix(PLACE)?.parse().ok()
+}
+
+/// Folders of engines: of one network namespace, or of all; those that this process sees, and those that the first process of the system sees, if this one
+/// may look there.
+fn folders_of(namespace: Option<u64>) -> Vec<PathBuf> {
+    /// Files that are looked at in a folder.
+    const MOST: usize = 4096;
+    let is_one = |path: &PathBuf| {
+        let of = path.file_name().and_then(OsStr::to_str).and_then(|name| name.rsplit_once('-'));
+        of.and_then(|(_, of)| of.parse().ok()).is_some_and(|of: u64| namespace.is_none_or(|wanted| of == wanted))
+    };
+    let all = ROOTS.iter().filter_map(|root| std::fs::read_dir(root).ok()).flat_map(|entries| entries.take(MOST));
+    all.filter_map(|entry| Some(entry.ok()?.path())).filter(is_one).collect()
+}
+
+/// Removes what is kept though its interface is gone, of whatever engine: that is of no use to anybody, and holds memory.
+fn sweep() {
+    for folder in folders_of(None) {
+        let is_usual = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(USUAL));
+        let kept = kept_in(&folder);
+        for path in kept.iter().map(|ifindex| place(&folder, *ifindex)) {
+            if Where::kept_at(&path).is_some_and(|at| at.ifindex == 0) {
+                let _ = std::fs::remove_file(&path);
+            }
+        }
+        if is_usual || !kept.is_empty() {
+            // It stays if there is more in it.
+            let _ = std::fs::remove_dir(&folder);
+        }
+    }
+}
+
+/// The interfaces of which something is kept in a folder.
+fn kept_in(folder: &Path) -> Vec<u32> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().take(super::layout::TARGETS as usize);
+    entries.filter_map(|entry| interface_of(&entry.ok()?.file_name())).collect()
 }
 
 impl Engine {
@@ -70,29 +133,34 @@ impl Engine {
         left: Option<XdpLink>,
     ) -> Result<XdpLink, EngineError> {
         // One of them only: a second one of the same link would end it when it is dropped.
-        let found = left.or_else(|| self.pin_of(ifindex).and_then(|path| XdpLink::open(&path).ok()));
+        let kept = || self.places_of(ifindex).into_iter().find(|path| is_on(path, ifindex));
+        let found = left.or_else(|| kept().and_then(|path| XdpLink::open(&path).ok()));
         // Without an interface, its number is another one's now.
-        let taken = found.filter(|link| link.replace(program).is_ok());
+        let taken = found.and_then(|mut link| link.replace(program).is_ok().then_some(link));
         let link = match taken {
             Some(link) => link,
             None => XdpLink::attach(program, ifindex).map_err(|source| EngineError::Attach { ifindex, source })?,
         };
-        if let Some(path) = self.pin_of(ifindex) {
-            let _ = std::fs::remove_file(&path);
-            link.keep(&path)?;
+        self.unpin_everywhere(ifindex);
+        if let Some(own) = &self.pins {
+            // Another engine may have swept it away while it was empty.
+            link.keep(&place(&folder(own)?, ifindex))?;
         }
         Ok(link)
     }
 
-    fn pin_of(&self, ifindex: u32) -> Option<PathBuf> {
-        self.pins.as_ref().map(|folder| place(folder, ifindex))
+    /// Where something of an interface may be kept: in this one's folder first, and then in those of others of the same network namespace.
+    fn places_of(&self, ifindex: u32) -> Vec<PathBuf> {
+        let others = self.namespace.map(|namespace| folders_of(Some(namespace))).unwrap_or_default();
+        self.pins.iter().chain(&others).map(|folder| place(folder, ifindex)).collect()
     }
 
     /// Takes over the XDP program of number `program` on an interface, if it is an engine's, which a dead process has left there: [`attach`](Self::attach)
     /// puts this engine's own in its place, or ends it. Whether it is one. Nobody else may have the interface any more. What a process has kept where this
     /// one looks is found without any right; what it has kept elsewhere takes CAP_SYS_ADMIN.
     pub fn adopt(&self, ifindex: u32, program: u32) -> bool {
-        let kept = self.pin_of(ifindex).filter(|path| XdpLink::program_at(path) == Some(program));
+        let wanted = Some(Where { ifindex, program });
+        let kept = self.places_of(ifindex).into_iter().find(|path| Where::kept_at(path) == wanted);
         let left = match kept {
             Some(path) => XdpLink::open(&path).ok(),
             None => XdpLink::of_engine(ifindex, program),
@@ -102,49 +170,93 @@ impl Engine {
         true
     }
 
-    /// Whether the engine that has program number `program` has a daemon that was alive within the last seconds.
-    pub fn is_looked_after(&self, program: u32) -> bool {
-        let (Some(beat), Ok(now)) = (heartbeat_of(program), self.jiffies()) else { return false };
-        now.wrapping_sub(beat) < self.jiffies_of(LIVELY)
-    }
-
-    /// Detaches what a dead process has left on interfaces where this one has no XDP program. Called once all are attached.
-    ///
-    /// # Errors
-    /// [`EngineError::Pin`].
-    pub fn drop_leftovers(&self) -> Result<usize, EngineError> {
-        let mut dropped = std::mem::take(&mut *self.adopted.lock().expect("no holder panics")).len();
-        let Some(folder) = &self.pins else { return Ok(dropped) };
-        let attached = self.attached.lock().expect("no holder panics");
-        for entry in std::fs::read_dir(folder).map_err(|error| failed(folder, error))? {
-            let name = entry.map_err(|error| failed(folder, error))?.file_name().to_string_lossy().into_owned();
-            let ifindex = name.strip_prefix("xdp-").and_then(|number| number.parse().ok());
-            if ifindex.is_some_and(|ifindex: u32| !attached.get(&ifindex).is_some_and(Attachment::is_xdp)) {
-                let path = folder.join(&name);
-                drop(XdpLink::open(&path));
-                std::fs::remove_file(&path).map_err(|error| failed(folder, error))?;
-                dropped += 1;
+    /// What programs of others at an interface, by their numbers, say of the daemons that they belong to.
+    pub fn signs_of_life(&self, programs: &[u32]) -> Signs {
+        let Ok(now) = self.jiffies() else { return Signs::Hidden };
+        let mut signs = Signs::None;
+        for program in programs.iter().filter(|program| **program != 0 && !self.numbers.has(**program)) {
+            match heartbeat_of(*program) {
+                Beat::At(beat) if now.wrapping_sub(beat) < self.jiffies_of(LIVELY) => return Signs::Alive,
+                Beat::At(_) | Beat::NoEngine => {}
+                Beat::Hidden => signs = Signs::Hidden,
             }
         }
-        Ok(dropped)
+        signs
+    }
+
+    /// Interfaces of which something was left, by this engine's predecessors or by others of its network namespace that may live, and which are not this one's.
+    pub fn left_behind(&self) -> BTreeSet<u32> {
+        let others = self.namespace.map(|namespace| folders_of(Some(namespace))).unwrap_or_default();
+        let mut all: BTreeSet<u32> = self.pins.iter().chain(&others).flat_map(|folder| kept_in(folder)).collect();
+        all.extend(self.adopted.lock().expect("no holder panics").keys());
+        let attached = self.attached.lock().expect("no holder panics");
+        all.retain(|ifindex| !attached.get(ifindex).is_some_and(Attachment::is_xdp));
+        all
+    }
+
+    /// Ends what a dead process has left of XDP at an interface that is not this engine's; whether there was something. Nobody else may have the interface.
+    pub fn give_up(&self, ifindex: u32) -> bool {
+        let attached = self.attached.lock().expect("no holder panics");
+        if attached.get(&ifindex).is_some_and(Attachment::is_xdp) {
+            return false;
+        }
+        let mut was_there = self.adopted.lock().expect("no holder panics").remove(&ifindex).is_some();
+        for path in self.places_of(ifindex).into_iter().filter(|path| path.exists()) {
+            // Dropped, it ends.
+            drop(is_on(&path, ifindex).then(|| XdpLink::open(&path)));
+            was_there = true;
+        }
+        drop(attached);
+        self.unpin_everywhere(ifindex);
+        was_there
     }
 
     /// Removes the place of an attachment that ends with purpose.
     pub(super) fn unpin(&self, ifindex: u32) {
-        if let Some(path) = self.pin_of(ifindex) {
-            let _ = std::fs::remove_file(path);
+        if let Some(folder) = &self.pins {
+            let _ = std::fs::remove_file(place(folder, ifindex));
         }
     }
+
+    /// Removes all that is kept of an interface, and folders of others that are empty then. Nobody else may have the interface.
+    fn unpin_everywhere(&self, ifindex: u32) {
+        for path in self.places_of(ifindex) {
+            let folder = path.parent().filter(|folder| self.pins.as_deref() != Some(*folder));
+            if std::fs::remove_file(&path).is_ok() {
+                // It stays if there is more in it.
+                let _ = folder.map(std::fs::remove_dir);
+            }
+        }
+    }
+
+    /// Removes what is of no use to anybody.
+    pub(super) fn sweep(&self) {
+        if self.namespace.is_some() {
+            sweep();
+        }
+    }
+
+    /// Takes the program from all interfaces.
+    pub fn detach_all(&self) {
+        let attached: Vec<u32> = self.attached.lock().expect("no holder panics").keys().copied().collect();
+        for ifindex in attached {
+            if let Err(error) = self.detach(ifindex) {
+                tracing::warn!("{error}");
+            }
+        }
+        self.adopted.lock().expect("no holder panics").clear();
+    }
+}
+
+/// Whether the link that is kept at that place has a program on an interface.
+fn is_on(path: &Path, ifindex: u32) -> bool {
+    Where::kept_at(path).is_some_and(|at| at.ifindex == ifindex)
 }
 
 impl Drop for Engine {
     /// Who ends in order leaves nothing behind. A process that is killed does not get here.
     fn drop(&mut self) {
-        let attached: Vec<u32> = self.attached.lock().expect("no holder panics").keys().copied().collect();
-        for ifindex in attached {
-            self.unpin(ifindex);
-            self.remove_filters(ifindex);
-        }
+        self.detach_all();
         if let Some(folder) = &self.pins {
             // It stays if somebody has something else there.
             let _ = std::fs::remove_dir(folder);

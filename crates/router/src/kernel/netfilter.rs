@@ -130,6 +130,22 @@ impl Hooks {
         legacy.chain(sets).chain(looks).chain(self.others.iter().cloned()).chain(programs)
     }
 
+    /// A chain that forwarded packets of this family may pass, and that gives some to a program (`table chain`). Where a chain is that only others jump to is
+    /// not known.
+    pub fn queue(&self, family: Family) -> Option<&str> {
+        let is_passed = |name: &&str| {
+            let base = self.chains.iter().find(|chain| chain.name == *name && chain.families.contains(&family));
+            base.is_none_or(|chain| matches!(chain.hook, 0 | 2 | 4))
+        };
+        self.looks.queues_of(family).find(is_passed)
+    }
+
+    /// Both versions' of these, as `unannounced` has them.
+    pub fn queues(&self) -> impl Iterator<Item = String> {
+        let all: BTreeSet<&str> = [Family::Ipv4, Family::Ipv6].into_iter().filter_map(|of| self.queue(of)).collect();
+        all.into_iter().map(|chain| format!("nft queue {chain}"))
+    }
+
     /// Whether something looks at forwarded packets of this family: it may change or drop them.
     pub fn look_at(&self, family: Family) -> bool {
         let forwards = |chain: &&BaseChain| family == Family::Netdev || matches!(chain.hook, 0 | 2 | 4);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::netfilter::{HEADER, NFTABLES, is_absent};
+use super::netfilter::{Family, HEADER, NFTABLES, is_absent};
 use super::socket::{Error, Questions};
 use super::wire::{self, Message, Request};
 
@@ -27,6 +27,8 @@ pub struct Looks {
     pub routes: bool,
     /// Chains that look at what may be another for the next packet, or changes without an event: `ether table chain`, `ct-mark table chain`.
     pub unannounced: BTreeSet<String>,
+    /// Chains that give packets to a program (`queue`), by family and `table chain`.
+    pub queues: BTreeSet<(u8, String)>,
     /// The rules have been read, and what was found then is still there.
     pub is_read: bool,
 }
@@ -52,7 +54,9 @@ impl Looks {
     pub fn hear(&mut self, message: &Message<'_>) {
         match message.kind {
             NEW_RULE => self.add(message.body),
-            kind if GONE.contains(&kind) => self.is_read &= !self.routes && self.unannounced.is_empty(),
+            kind if GONE.contains(&kind) => {
+                self.is_read &= !self.routes && self.unannounced.is_empty() && self.queues.is_empty()
+            }
             _ => {}
         }
     }
@@ -72,25 +76,42 @@ impl Looks {
             match look(expression, family) {
                 Some(Look::Routes) => self.routes = true,
                 Some(Look::Unannounced(what)) => self.note(what, body),
+                Some(Look::Queue) => {
+                    self.queues.insert((family, chain_of(body)));
+                }
                 None => {}
             }
         }
     }
 
     fn note(&mut self, what: &str, body: &[u8]) {
-        const TABLE: u16 = 1;
-        const CHAIN: u16 = 2;
         /// Chains that are named; one is enough to know that there are some.
         const MOST: usize = 16;
         if self.unannounced.len() < MOST {
-            let text = |kind| wire::attributes(body, HEADER).find(kind).and_then(wire::text_of).unwrap_or_default();
-            self.unannounced.insert(format!("{what} {} {}", text(TABLE), text(CHAIN)));
+            self.unannounced.insert(format!("{what} {}", chain_of(body)));
         }
     }
+
+    /// Chains that give packets of this version of IP to a program.
+    pub fn queues_of(&self, family: Family) -> impl Iterator<Item = &str> {
+        let number = if family == Family::Ipv6 { IPV6 } else { IPV4 };
+        let is_of = move |of: &u8| matches!(family, Family::Ipv4 | Family::Ipv6) && (*of == INET || *of == number);
+        self.queues.iter().filter(move |(of, _)| is_of(of)).map(|(_, chain)| chain.as_str())
+    }
+}
+
+/// The chain of a rule: `table chain`.
+fn chain_of(body: &[u8]) -> String {
+    const TABLE: u16 = 1;
+    const CHAIN: u16 = 2;
+    let text = |kind| wire::attributes(body, HEADER).find(kind).and_then(wire::text_of).unwrap_or_default();
+    format!("{} {}", text(TABLE), text(CHAIN))
 }
 
 enum Look {
     Routes,
+    /// At whatever a program looks at that gets the packet.
+    Queue,
     /// At what changes without an event, by the word that names it.
     Unannounced(&'static str),
 }
@@ -143,6 +164,7 @@ fn look(expression: &[u8], family: u8) -> Option<Look> {
             }
         }
         "connlimit" => Some(Look::Unannounced("ct-count")),
+        "queue" => Some(Look::Queue),
         "socket" | "tproxy" => Some(Look::Unannounced("socket")),
         // Of iptables.
         "match" => match wire::text_of(data.clone().find(NAME)?)?.as_str() {
@@ -160,6 +182,7 @@ fn look(expression: &[u8], family: u8) -> Option<Look> {
             // It may take the packet's mark from the connection's, by which routes are chosen.
             "CONNMARK" | "CONNSECMARK" => Some(Look::Unannounced("ct-mark")),
             "TPROXY" => Some(Look::Unannounced("socket")),
+            "NFQUEUE" => Some(Look::Queue),
             _ => None,
         },
         _ => None,
@@ -216,6 +239,24 @@ mod tests {
         assert_eq!((of_iptables(IPV4, b"connmark\0"), of_iptables(IPV4, b"recent\0")), (ethernet, ethernet));
         assert_eq!((of_iptables(IPV4, b"mac\0"), of_iptables(IPV6, b"rpfilter\0")), (ethernet, routes));
         assert_eq!((of_iptables(IPV4, b"addrtype\0"), of_iptables(IPV6, b"addrtype\0")), (nothing, routes));
+    }
+
+    #[test]
+    fn who_gives_packets_to_a_program_is_found() {
+        let of = |family, name: &[u8], data: &dyn Fn(Request) -> Request| {
+            let mut looks = Looks::default();
+            heard(&mut looks, NEW_RULE, family, name, data);
+            [Family::Ipv4, Family::Ipv6, Family::Bridge].map(|family| looks.queues_of(family).next().map(str::to_owned))
+        };
+        let chain = || Some("t c".to_owned());
+        assert_eq!(of(INET, b"queue\0", &|data| data), [chain(), chain(), None]);
+        assert_eq!(of(IPV4, b"queue\0", &|data| data), [chain(), None, None]);
+        assert_eq!(of(IPV6, b"target\0", &|data| data.with(1, b"NFQUEUE\0")), [None, chain(), None]);
+        assert_eq!(of(IPV6, b"target\0", &|data| data.with(1, b"DNAT\0")), [None, None, None]);
+        let mut looks = Looks { is_read: true, ..Looks::default() };
+        heard(&mut looks, NEW_RULE, INET, b"queue\0", |data| data);
+        heard(&mut looks, GONE[2], INET, b"queue\0", |data| data);
+        assert!(!looks.is_read, "it may be gone");
     }
 
     #[test]

@@ -41,8 +41,8 @@ pub struct Shaping {
     pub ingress: Vec<String>,
     /// Filters for what goes out.
     pub egress: Vec<String>,
-    /// Whether ours are there: for what comes in, and for what goes out.
-    pub ours: (bool, bool),
+    /// Numbers of the programs of ours that are there: for what comes in, and for what goes out; 0: none.
+    pub ours: [u32; 2],
     /// Programs beside the filters.
     pub programs: Programs,
 }
@@ -93,7 +93,7 @@ impl Shaping {
             let (ingress, ours_in) = filters(questions, interface, AT_INGRESS, ours)?;
             let (egress, ours_out) = filters(questions, interface, AT_EGRESS, ours)?;
             let shaping = all.entry(interface).or_default();
-            (shaping.ingress, shaping.egress, shaping.ours) = (ingress, egress, (ours_in, ours_out));
+            (shaping.ingress, shaping.egress, shaping.ours) = (ingress, egress, [ours_in, ours_out]);
         }
         Ok(all)
     }
@@ -134,37 +134,40 @@ pub(super) fn read_any(message: &Message<'_>) -> bool {
     qdisc.is_some() || filter(message, interface).is_some()
 }
 
-/// Names of the filters of others in one place, and whether ours is there.
-fn filters(questions: &mut Questions, interface: u32, parent: u32, ours: &str) -> Result<(Vec<String>, bool), Error> {
+/// Names of the filters of others in one place, and the number of the program of ours that is there.
+fn filters(questions: &mut Questions, interface: u32, parent: u32, ours: &str) -> Result<(Vec<String>, u32), Error> {
     /// One is enough to know that the place is taken.
     const MOST: usize = 64;
-    let found = std::cell::RefCell::new((Vec::new(), false));
+    let found = std::cell::RefCell::new((Vec::new(), 0));
     let keep = |message: Message<'_>| {
-        let Some(name) = filter(&message, interface) else { return };
-        let (names, is_ours_there) = &mut *found.borrow_mut();
+        let Some((name, program)) = filter(&message, interface) else { return };
+        let (names, of_ours) = &mut *found.borrow_mut();
         if name.strip_prefix("bpf ").is_some_and(|name| name.starts_with(ours)) {
-            *is_ours_there = true;
+            *of_ours = program;
         } else if names.len() < MOST && !names.contains(&name) {
             names.push(name);
         }
     };
     let request = Request::new(GET_FILTER, wire::DUMP, &header(interface, parent));
-    questions.ask(request, || *found.borrow_mut() = (Vec::new(), false), keep)?;
+    questions.ask(request, || *found.borrow_mut() = (Vec::new(), 0), keep)?;
     Ok(found.into_inner())
 }
 
-/// The kind of a filter, and the name of its program if it is one of BPF; `None` for the head of a list, which says nothing.
-fn filter(message: &Message<'_>, interface: u32) -> Option<String> {
+/// The kind of a filter, and the name and the number of its program if it is one of BPF; `None` for the head of a list, which says nothing.
+fn filter(message: &Message<'_>, interface: u32) -> Option<(String, u32)> {
     const KIND: u16 = 1;
     const OPTIONS: u16 = 2;
     const BPF_NAME: u16 = 7;
+    const BPF_NUMBER: u16 = 11;
     (message.kind == NEW_FILTER && wire::u32_at(message.body, 4)? == interface).then_some(())?;
     let all = wire::attributes(message.body, HEADER);
     let (kind, options) = (all.clone().find(KIND).and_then(wire::text_of)?, all.clone().find(OPTIONS)?);
-    let name = wire::nested(options).find(BPF_NAME).and_then(wire::text_of);
+    let options = wire::nested(options);
+    let name = options.clone().find(BPF_NAME).and_then(wire::text_of);
+    let number = options.clone().find(BPF_NUMBER).and_then(wire::u32_of).unwrap_or_default();
     match (kind.as_str(), name) {
-        ("bpf", Some(name)) => Some(format!("bpf {name}")),
-        _ => Some(kind),
+        ("bpf", Some(name)) => Some((format!("bpf {name}"), number)),
+        _ => Some((kind, 0)),
     }
 }
 
@@ -189,9 +192,12 @@ mod tests {
         let message = |fill: &dyn Fn(Request) -> Request| {
             fill(Request::new(NEW_FILTER, 0, &header(7, AT_INGRESS))).numbered(0).to_owned()
         };
-        let name = |bytes: &[u8], interface| filter(&wire::messages(bytes).next().unwrap(), interface);
-        let program = message(&|request| request.with(1, b"bpf\0").within(2, |options| options.with(7, b"theirs\0")));
-        assert_eq!(name(&program, 7).as_deref(), Some("bpf theirs"));
+        let found = |bytes: &[u8], interface| filter(&wire::messages(bytes).next().unwrap(), interface);
+        let name = |bytes: &[u8], interface| found(bytes, interface).map(|(name, _)| name);
+        let program = message(&|request| {
+            request.with(1, b"bpf\0").within(2, |options| options.with(7, b"theirs\0").with(11, &12_u32.to_ne_bytes()))
+        });
+        assert_eq!(found(&program, 7), Some(("bpf theirs".to_owned(), 12)));
         assert_eq!(name(&program, 8), None);
         assert_eq!(
             name(&message(&|request| request.with(1, b"flower\0").within(2, |options| options)), 7).as_deref(),

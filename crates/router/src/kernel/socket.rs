@@ -34,6 +34,8 @@ pub enum Protocol {
     Xfrm,
     /// Whatever has a name of its own, such as ethtool.
     Generic,
+    /// Sockets.
+    Sockets,
 }
 
 /// Why the kernel was not asked, or did not answer.
@@ -223,6 +225,7 @@ fn open(protocol: Protocol, groups: u32) -> Result<OwnedFd, Errno> {
         Protocol::Netfilter => Some(netlink::NETFILTER),
         Protocol::Xfrm => Some(netlink::XFRM),
         Protocol::Generic => Some(netlink::GENERIC),
+        Protocol::Sockets => Some(netlink::SOCK_DIAG),
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;

@@ -6,6 +6,7 @@ use millrace_router::engine::{Device, Engine, How, Mode};
 use nix::sched::{CloneFlags, unshare};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
 
 type Task = Box<dyn FnOnce() + Send>;
 
@@ -101,6 +102,15 @@ impl Net {
     }
 }
 
+/// Waits for a state, however slow the machine is.
+pub fn becomes(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < end, "in half a minute it does not come about that {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 pub fn index(name: &str) -> u32 {
     let output = Command::new("ip").args(["-o", "link", "show", "dev", name]).output().unwrap();
     String::from_utf8_lossy(&output.stdout).split(':').next().unwrap().parse().unwrap()
@@ -108,16 +118,24 @@ pub fn index(name: &str) -> u32 {
 
 /// The number of the XDP program on an interface.
 pub fn xdp(name: &str) -> u32 {
-    let output = Command::new("ip").args(["link", "show", "dev", name]).output().unwrap();
-    String::from_utf8_lossy(&output.stdout)
-        .split("prog/xdp id ")
-        .nth(1)
-        .unwrap()
-        .split(' ')
-        .next()
-        .unwrap()
-        .parse()
-        .unwrap()
+    xdp_if_any(name).unwrap()
+}
+
+/// The same, if there is one.
+pub fn xdp_if_any(name: &str) -> Option<u32> {
+    said(&["ip", "link", "show", "dev", name], "prog/xdp id ")
+}
+
+/// The number of the program of the first filter of BPF for what comes in by an interface.
+pub fn filter(name: &str) -> Option<u32> {
+    said(&["tc", "filter", "show", "dev", name, "ingress"], " id ")
+}
+
+/// The number behind some words that a command prints.
+fn said(command: &[&str], words: &str) -> Option<u32> {
+    let output = Command::new(command[0]).args(&command[1..]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.split(words).nth(1)?.split(' ').next()?.trim().parse().ok()
 }
 
 pub fn mac(name: &str) -> [u8; 6] {

@@ -157,7 +157,7 @@ fn start(shared: &Shared, args: &StartArgs) -> Result<(), Failure> {
     let mut gateway = Gateway::start(options).map_err(|error| match error {
         StartError::Control(control::Error::Taken { name, who }) => Failure::Usage(format!(
             "a gateway runs in this network namespace already, or something else has the name @{name}{}; `millrace router ipsec status` asks it, `--socket` names another",
-            who.map_or_else(String::new, |(pid, uid)| format!(" (process {pid} of user {uid})"))
+            who.map_or_else(String::new, |who| format!(" ({who})"))
         )),
         StartError::Control(error) => Failure::Usage(error.to_string()),
         error => Failure::Found(error.to_string()),

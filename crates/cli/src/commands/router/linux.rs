@@ -76,12 +76,15 @@ pub fn about(flow: &Flow, status: &Status, client: &mut Client) -> Found {
     found
 }
 
-/// Directions whose ends are known: named, or from conntrack.
+/// Directions whose ends are known, as they are routed: from conntrack, or named.
 fn ways(flow: &Flow, known: Option<&Connection>) -> Vec<(IpAddr, IpAddr)> {
     match (flow.other, known) {
-        (Some(other), _) => vec![(flow.one.0, other.0), (other.0, flow.one.0)],
-        // As the router sees them come.
-        (None, Some(known)) => [&known.original, &known.reply].map(|way| (way.source, way.destination)).into(),
+        // Where a packet goes is translated before it is routed, and from where it comes after that.
+        (_, Some(known)) => {
+            let (one, other) = (known.original.source, known.reply.source);
+            vec![(one, other), (other, one)]
+        }
+        (Some(other), None) => vec![(flow.one.0, other.0), (other.0, flow.one.0)],
         (None, None) => Vec::new(),
     }
 }
@@ -133,9 +136,11 @@ fn is_ruled(flow: &Flow, status: &Status) -> bool {
 fn no_conntrack(hooks: &[String]) -> String {
     let hooks = hooks.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
     let cause = match settings::number("netfilter/nf_conntrack_count") {
-        Some(0) => "; it knows none at all, and so no rule seems to ask it: any rule with `ct state` changes that",
+        Some(0) => {
+            "; it knows none at all: no rule asks it, which any rule with `ct state` changes, or a rule drops whatever came"
+        }
         None => "; this kernel has none (`modprobe nf_conntrack`)",
-        _ => "",
+        _ => "; so it is where a rule drops the flow",
     };
     format!("no-conntrack: rules look at forwarded packets ({hooks}), and conntrack has no entry for the flow{cause}")
 }
@@ -221,6 +226,37 @@ fn kind(number: u8) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ways_are_asked_for_as_packets_are_routed() {
+        let address = |last| IpAddr::from([10, 0, 0, last]);
+        let tuple = |source, destination| conntrack::Tuple {
+            source: address(source),
+            destination: address(destination),
+            protocol: 6,
+            source_port: 1,
+            destination_port: 2,
+        };
+        let known = |original, reply| Connection {
+            original,
+            reply,
+            status: 0,
+            zone: 0,
+            mark: 0,
+            timeout: None,
+            id: 0,
+            tcp_state: None,
+            is_liberal: false,
+        };
+        // Masqueraded: the answer goes to the router's own address 9, and by the table to 1.
+        let masqueraded = known(tuple(1, 2), tuple(2, 9));
+        let flow = Flow { one: (address(1), 0), other: Some((address(2), 0)), protocol: None };
+        let both = vec![(address(1), address(2)), (address(2), address(1))];
+        assert_eq!((ways(&flow, Some(&masqueraded)), ways(&flow, None)), (both.clone(), both));
+        // And to another host than it is addressed to.
+        let redirected = known(tuple(1, 9), tuple(2, 1));
+        assert_eq!(ways(&flow, Some(&redirected)), [(address(1), address(2)), (address(2), address(1))]);
+    }
 
     #[test]
     fn what_has_grown_most_comes_first() {
