@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Ports of the OpenFlow switch that are VXLAN tunnels, with Linux's own vxlan device as the other end: what docs/agent.md shows; frames to the byte in
+# Ports of the OpenFlow switch that are VXLAN tunnels, with Linux's own vxlan device as the other end: what docs/agent.md shows, from its first five minutes on; frames to the byte in
 # both directions, and tshark on what is between; remotes that entries name, and copies for several; what comes in has the right port, network
 # and other end, whatever is within; packets to controllers and from them; a learning switch that floods through the tunnel.
 . "$(dirname "$0")/../lib.sh"
@@ -43,8 +43,20 @@ refused() {
     grep -q "$1" "$scratch/said" || fail "no $1: ovs-ofctl ${*:2}: $(cat "$scratch/said")"
 }
 
-# What the document shows.
+# What the document shows, from its beginning.
 export XDG_RUNTIME_DIR=$scratch
+lines=$(shown docs/agent.md "Five minutes" | grep -v -- --connect)
+follow "$(head -n 1 <<<"$lines")"
+await 20 test -S "$MILLRACE_SOCKET" || fail "the card does not listen"
+follow "$(tail -n +2 <<<"$lines")"
+must dump-flows $switch
+[ "$(grep -c "priority=[19]" "$scratch/said")" -eq 3 ] || fail "the entries of the document are not there: $(cat "$scratch/said")"
+for last in 1 2; do
+    kill "${pids[-last]}"
+    await 10 is_gone "${pids[-last]}" || fail "agent or card does not end"
+done
+
+# And of its tunnels.
 vxlan vx0 5000 2
 follow "$(shown docs/agent.md "A VXLAN overlay" | grep -v "^ip link")"
 export MILLRACE_DEVICE=unix:$scratch/card.sock
