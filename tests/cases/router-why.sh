@@ -38,7 +38,7 @@ END
 await 3 is_so "s['mode'] == 'conntrack, IPv6 route'" || fail "the ruleset is not seen: $(status "s['mode']")"
 send 9998
 "$millrace" router why 10.0.1.2:9998 --protocol udp >"$scratch/why" || fail "why fails for what conntrack does not know"
-for words in "no-conntrack: rules look at forwarded packets (nft u forward)" "any rule with \`ct state\` changes that" "name both ends"; do
+for words in "no-conntrack: rules look at forwarded packets (nft u forward)" "no rule asks it, which any rule with \`ct state\` changes, or a rule drops whatever came" "name both ends"; do
     grep -qF "$words" "$scratch/why" || fail "why does not say '$words': $(cat "$scratch/why")"
 done
 nft delete table ip u
@@ -77,6 +77,13 @@ grep -q "Linux has sent no packet of the flow on" "$scratch/why" || fail "why sa
 for words in "there is no rule" "has no such connection" "out of right" "out of left" "has made no rule for it" "in the last half second"; do
     grep -q "$words" "$scratch/why" || fail "why does not say '$words': $(cat "$scratch/why")"
 done
+# Where somebody is given packets, nothing of that version of IP goes past him, and it is said.
+if nft insert rule ip t forward udp dport 7 queue 2>/dev/null; then
+    await 3 is_so "s['mode'] == 'off, IPv6 route' and 'nft queue t forward' in s['hooks']" || fail "a queue is not seen: $(status "s['mode'], s['hooks']")"
+    is_so "any('t forward gives packets to a program' in a['what'] for a in s['advice'])" || fail "the queue is not spoken of: $(status "s['advice']")"
+else
+    echo "this kernel has no queues for nft"
+fi
 nft delete table ip t
 await 3 is_so "s['mode'] == 'route'" || fail "the ruleset is gone, and conntrack still asked"
 
