@@ -78,11 +78,18 @@ for words in "there is no rule" "has no such connection" "out of right" "out of 
     grep -q "$words" "$scratch/why" || fail "why does not say '$words': $(cat "$scratch/why")"
 done
 # Where somebody is given packets, nothing of that version of IP goes past him, and it is said.
+queue=
 if nft insert rule ip t forward udp dport 7 queue 2>/dev/null; then
-    await 3 is_so "s['mode'] == 'off, IPv6 route' and 'nft queue t forward' in s['hooks']" || fail "a queue is not seen: $(status "s['mode'], s['hooks']")"
-    is_so "any('t forward gives packets to a program' in a['what'] for a in s['advice'])" || fail "the queue is not spoken of: $(status "s['advice']")"
+    queue="t forward"
+elif iptables -A FORWARD -p udp --dport 7 -j NFQUEUE 2>/dev/null; then
+    queue="filter FORWARD"
+fi
+if [ -n "$queue" ]; then
+    await 3 is_so "s['mode'] == 'off, IPv6 route' and 'nft queue $queue' in s['hooks']" || fail "a queue is not seen: $(status "s['mode'], s['hooks']")"
+    is_so "any('$queue gives packets to a program' in a['what'] for a in s['advice'])" || fail "the queue is not spoken of: $(status "s['advice']")"
+    nft delete table ip filter 2>/dev/null || true
 else
-    echo "this kernel has no queues for nft"
+    echo "this kernel has no queues"
 fi
 nft delete table ip t
 await 3 is_so "s['mode'] == 'route'" || fail "the ruleset is gone, and conntrack still asked"
