@@ -74,6 +74,7 @@ works "millrace transmit /tmp/got.pcap --device $name" || fail "the guest cannot
 # A program has the function to itself, and what is killed leaves nothing behind.
 guest one "(millrace receive /tmp/more.pcap --device $name >/tmp/log 2>&1 & echo \$! >/tmp/pid)"
 await 30 runs rx0 || fail "the guest does not receive a second time: $(guest one 'cat /tmp/log')"
+[ "$(holder rx0)" = "[${guests[one]}]" ] || fail "rx0 is shown as that of $(holder rx0), and not of the machine, which is ${guests[one]}"
 refused "another program has the PCI function" "millrace info --device $name"
 guest one 'until grep -q vfio-msix /proc/interrupts; do sleep 0.1; done; kill -9 $(cat /tmp/pid)'
 await 30 is_free rx0 || fail "the queue of the killed program still runs"

@@ -25,6 +25,8 @@ pub struct Guest {
     pub domain: Arc<Domain>,
     /// What tells it from programs and other machines when workers give turns: a number that no process has.
     pub owner: u32,
+    /// The process that emulates it, by which users know it; 0: nobody knows.
+    pub pid: u32,
     /// The queues that it may start.
     pub queues: HashMap<QueueId, GuestQueue>,
 }

@@ -46,6 +46,8 @@ pub(crate) struct Function {
 /// A function in the hands of a machine.
 pub(crate) struct Session {
     function: Arc<Function>,
+    // The process that emulates the machine, as whose the queues are shown.
+    pid: u32,
     configuration: Configuration,
     memory: Memory,
     interrupts: Interrupts,
@@ -68,7 +70,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub fn new(function: Arc<Function>) -> Result<Self, std::io::Error> {
+    pub fn new(function: Arc<Function>, pid: u32) -> Result<Self, std::io::Error> {
         let vectors = function.vectors();
         let failed = |error: millrace_dma::RegionError| std::io::Error::other(error.to_string());
         let doorbells = Region::allocate_guarded(vectors as usize * PAGE_SIZE, Pages::Ordinary).map_err(failed)?;
@@ -95,6 +97,7 @@ impl Session {
             introduced: false,
             cut: false,
             closer: Closer::default(),
+            pid,
             function,
         })
     }
@@ -152,7 +155,7 @@ impl Session {
                 Some((there, GuestQueue { control, call }))
             });
             let (domain, owner) = (self.memory.domain().clone(), self.function.owner);
-            let guest = Guest { domain, owner, queues: queues.collect() };
+            let guest = Guest { domain, owner, pid: self.pid, queues: queues.collect() };
             self.client = Some(Client::guest(self.function.driver.clone(), guest).map_err(|_| Errno::IO)?);
         }
         self.client.as_ref().ok_or(Errno::IO)

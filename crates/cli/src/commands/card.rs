@@ -211,7 +211,15 @@ impl FunctionsSpec {
     fn parse(text: &str) -> Result<Self, String> {
         let (path, count) = match text.rsplit_once(",functions=") {
             Some((path, count)) => (path, count.parse().ok().filter(|&count| count > 0)),
-            None => (text, Some(1)),
+            // A slip of the pen would be a part of the path.
+            None => match text.rsplit_once(',') {
+                Some((_, part)) if part.contains('=') => {
+                    return Err(format!(
+                        "there is no option `{part}`, only functions=N; where the path is meant to end like that, say ,functions=1 behind it"
+                    ));
+                }
+                _ => (text, Some(1)),
+            },
         };
         let count = count.ok_or("functions takes a number, from 1 on")?;
         if path.is_empty() {
@@ -512,7 +520,10 @@ mod tests {
         let spec = |path: &str, count| Ok(Some(FunctionsSpec { path: path.into(), count }));
         assert_eq!(functions("card --vfio-user /tmp/a"), spec("/tmp/a", 1));
         assert_eq!(functions("card --vfio-user /tmp/a,b,functions=4"), spec("/tmp/a,b", 4));
-        for wrong in ["/tmp/a,functions=0", "/tmp/a,functions=many", ",functions=2", "/tmp/a,functions="] {
+        assert_eq!(functions("card --vfio-user /tmp/a=b,c"), spec("/tmp/a=b,c", 1));
+        for wrong in
+            ["/tmp/a,functions=0", "/tmp/a,functions=many", ",functions=2", "/tmp/a,functions=", "/tmp/a,function=2"]
+        {
             assert_eq!(functions(&format!("card --vfio-user {wrong}")), Err(()), "{wrong}");
         }
     }

@@ -40,6 +40,16 @@ pub(super) struct Connected {
     pub(super) ending: bool,
 }
 
+impl Connected {
+    /// The process that users are told of: of a machine the one that emulates it, and not the card, which speaks for it.
+    pub(super) fn shown_pid(&self) -> u32 {
+        match &self.own {
+            Some(Own::Guest(guest)) if guest.pid != 0 => guest.pid,
+            _ => self.pid,
+        }
+    }
+}
+
 impl std::fmt::Debug for Connected {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "program {} on {:?}", self.pid, self.socket.as_fd())

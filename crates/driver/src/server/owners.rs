@@ -1,6 +1,7 @@
 //! Whose a queue is: locks of DMA controllers, and queues that are started through the registers.
 
 use super::Server;
+use super::connected::Connected;
 use super::replies::{Answer, Enclosed, Refusal};
 use crate::locks::Owner;
 use crate::native::{self, Native, Own};
@@ -17,7 +18,7 @@ const MAX_LOCKS: usize = 256;
 impl Server {
     pub(super) fn pid_of(&self, owner: Owner) -> u32 {
         let pid = match owner {
-            Owner::Client(number) => self.clients.get(&number).map(|client| client.pid),
+            Owner::Client(number) => self.clients.get(&number).map(Connected::shown_pid),
             Owner::Queue(id) => self.sessions.get(&id).and_then(|session| session.holders().first().copied()),
         };
         pid.unwrap_or(0)

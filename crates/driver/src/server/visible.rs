@@ -29,7 +29,7 @@ impl Server {
         let standing = &client.standing;
         Some(ClientInfo {
             id: number,
-            pid: standing.peer.pid,
+            pid: client.shown_pid(),
             uid: standing.peer.uid,
             user: shortened(self.policy.names.of_user(standing.peer.uid)),
             open_queues,
