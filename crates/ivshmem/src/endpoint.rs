@@ -15,13 +15,16 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of a message at most.
 pub const MOST_BYTES: usize = (MOST_WORDS - 1) * 8;
 /// How long a program in a virtual machine sleeps between two looks: nothing wakes it.
 const NAP: Duration = Duration::from_micros(200);
 const OWNER: Owner = Owner(0);
+/// Calls after which it is looked at the time, and how often what the server says is read by who never waits for it.
+const CALLS: u32 = 64;
+const HEARS: Duration = Duration::from_millis(100);
 
 /// Where the memory is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,6 +116,11 @@ pub enum EndpointError {
         /// This one.
         own: u16,
     },
+    /// Another has its number.
+    #[error(
+        "this peer was cut off by the server, and its number {0} may be another's: connect again (in a virtual machine, start it again)"
+    )]
+    CutOff(u16),
     /// It is not there.
     #[error("peer {0} is not there; `millrace ivshmem peers` shows who is")]
     Gone(u16),
@@ -182,6 +190,10 @@ pub struct Endpoint {
     link: Link,
     layout: Layout,
     own: u16,
+    /// What stood at its own place when it came: something else stands there when the server has cut it off.
+    own_presence: u64,
+    calls: u32,
+    heard: Instant,
     outs: Vec<Option<Outgoing>>,
     ins: Vec<Option<Incoming>>,
     /// Which doorbells are wanted; `None`: this does not receive.
@@ -203,12 +215,12 @@ impl Endpoint {
             At::Socket(path) => Link::Host(Host::connect(path)?),
             At::Pci(address) => Link::Guest(Device::open(address.as_deref())?),
         };
-        let (layout, own) = match &link {
-            Link::Host(host) => (Layout::open(host.window())?, host.id),
+        let (layout, own, called) = match &link {
+            Link::Host(host) => (Layout::open(host.window())?, host.id, host.called),
             Link::Guest(device) => {
                 let layout = Layout::open(device.window())?;
                 let own = device.called % layout.slots();
-                (layout, own)
+                (layout, own, device.called)
             }
         };
         let slots = layout.slots();
@@ -218,7 +230,27 @@ impl Endpoint {
         let (outs, ins) = ((0..slots).map(|_| None).collect(), (0..slots).map(|_| None).collect());
         let (filter, words) = (None, Box::new([0; MOST_WORDS]));
         let (refused, unclaimed) = Default::default();
-        Ok(Self { link, layout, own, outs, ins, filter, may_send: false, next: 0, words, refused, unclaimed })
+        // Acquire as in `presence`.
+        let own_presence = layout.presence(own).map_or(0, |word| word.load(Ordering::Acquire));
+        if own_presence as u16 != called || own_presence == 0 {
+            return Err(EndpointError::CutOff(own));
+        }
+        Ok(Self {
+            link,
+            layout,
+            own,
+            own_presence,
+            calls: 0,
+            heard: Instant::now(),
+            outs,
+            ins,
+            filter,
+            may_send: false,
+            next: 0,
+            words,
+            refused,
+            unclaimed,
+        })
     }
 
     /// Its number.
@@ -229,6 +261,22 @@ impl Endpoint {
     /// Whether the server has ended: those who are there go on, and nobody else comes. Always `false` in a virtual machine, which is not told.
     pub fn is_alone(&self) -> bool {
         matches!(&self.link, Link::Host(host) if host.is_alone)
+    }
+
+    /// Whether the server has cut this one off, because it did not read: its rings may be another's by now. Nothing is sent or taken by this any more.
+    pub fn is_cut_off(&self) -> bool {
+        self.presence(self.own) != self.own_presence
+    }
+
+    /// Reads what the server says now and then, for who never waits: a client that does not read is cut off.
+    fn keep_up(&mut self) {
+        self.calls = self.calls.wrapping_add(1);
+        if self.calls.is_multiple_of(CALLS) && self.heard.elapsed() >= HEARS {
+            self.heard = Instant::now();
+            if let Link::Host(host) = &mut self.link {
+                host.hear();
+            }
+        }
     }
 
     /// Who is there, this one too.
@@ -339,6 +387,10 @@ impl Endpoint {
         if peer >= slots || peer == own {
             return Err(EndpointError::Peer { peer, last: slots - 1, own });
         }
+        self.keep_up();
+        if self.is_cut_off() {
+            return Err(EndpointError::CutOff(own));
+        }
         if !self.may_send {
             if let Link::Guest(device) = &self.link {
                 device.lock_send()?;
@@ -405,6 +457,7 @@ impl Endpoint {
 
     /// The next that has come, from whom: each peer in its turn. It looks at each peer once, whatever they have written.
     pub fn take(&mut self) -> Option<(u16, Event)> {
+        self.keep_up();
         for _ in 0..self.layout.slots() {
             let peer = self.next;
             self.next = (peer + 1) % self.layout.slots();
@@ -417,6 +470,10 @@ impl Endpoint {
 
     /// The same from one peer.
     pub fn take_from(&mut self, peer: u16) -> Option<Event> {
+        self.keep_up();
+        if self.is_cut_off() {
+            return None;
+        }
         self.incoming(peer)?;
         let (Some(into), Some(filter)) = (self.ins.get_mut(usize::from(peer))?, &self.filter) else { return None };
         match into.bells.take(filter) {

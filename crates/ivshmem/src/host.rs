@@ -26,7 +26,7 @@ pub(crate) struct Host {
     reader: Reader,
     /// Its slot, and what it is called.
     pub id: u16,
-    called: u16,
+    pub called: u16,
     slots: u16,
     region: Region,
     own: Vec<OwnedFd>,
@@ -114,6 +114,9 @@ impl Host {
 
     /// Takes what the server has said.
     pub fn hear(&mut self) {
+        if self.is_alone {
+            return;
+        }
         for _ in 0..MOST_AT_ONCE {
             match self.reader.next(&self.socket) {
                 Ok(Some((number, fd))) => self.note(number, fd),

@@ -23,9 +23,13 @@ struct Running {
 
 impl Running {
     fn start(peers: u16) -> Self {
+        Self::with(Limits { peers, vectors: 1, ..Limits::default() })
+    }
+
+    fn with(limits: Limits) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let listener = Listener::private(folder.path().join("socket"), Carries::Streams).unwrap();
-        let mut server = Server::new(listener, Limits { peers, vectors: 1, ..Limits::default() }).unwrap();
+        let mut server = Server::new(listener, limits).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&stop);
         let run = move || {
@@ -339,4 +343,47 @@ fn who_scribbles_over_the_memory_harms_no_process() {
     stop.store(true, Ordering::Relaxed);
     assert!(scribbler.join().unwrap() > 1000 && turns > 10, "{turns}");
     assert!(worst < Duration::from_secs(5), "{worst:?}");
+}
+
+#[test]
+fn who_only_looks_and_who_only_rings_are_not_cut_off() {
+    let patience = Duration::from_secs(3);
+    let server = Running::with(Limits { peers: 8, vectors: 1, patience, ..Limits::default() });
+    let (mut looks, mut rings) = (server.endpoint(), server.endpoint());
+    looks.listen(0..=9).unwrap();
+    let (begin, to) = (Instant::now(), looks.id());
+    let mut others = vec![server.endpoint(), server.endpoint()];
+    // Longer than one may read nothing of what others cause.
+    while begin.elapsed() < patience * 2 {
+        let _ = rings.ring(to, 1);
+        while looks.take().is_some() {}
+        others.iter_mut().for_each(Endpoint::hear);
+        if others.len() < 4 && begin.elapsed() > patience {
+            others.push(server.endpoint());
+        }
+    }
+    assert!(!looks.is_cut_off() && !rings.is_cut_off() && !looks.is_alone());
+    assert_eq!(looks.peers().len(), 2 + others.len());
+}
+
+#[test]
+fn who_is_cut_off_learns_it_and_its_number_is_nobodys_while_it_lives() {
+    let patience = Duration::from_secs(1);
+    let server = Running::with(Limits { peers: 4, vectors: 1, patience, ..Limits::default() });
+    let mut slow = server.endpoint();
+    slow.listen(0..=9).unwrap();
+    let (number, mut other) = (slow.id(), server.endpoint());
+    let to = other.id();
+    // It reads nothing of the other's coming.
+    until("it is cut off", || slow.is_cut_off().then_some(()));
+    assert!(matches!(slow.ring(to, 1), Err(EndpointError::CutOff(own)) if own == number));
+    assert!(matches!(slow.send(to, b"x"), Err(EndpointError::CutOff(_))));
+    assert!(slow.take().is_none());
+    // On a machine that stands still it may be too late itself.
+    assert!(matches!(other.ring(number, 1), Err(EndpointError::Gone(_) | EndpointError::CutOff(_))));
+    // Whose process is this one, which lives.
+    let (mut third, mut fourth) = (server.endpoint(), server.endpoint());
+    assert!(third.id() != number && fourth.id() != number);
+    assert!(matches!(Endpoint::open(&server.at()), Err(EndpointError::TurnedAway(_))));
+    [&mut other, &mut third, &mut fourth].into_iter().for_each(Endpoint::hear);
 }

@@ -16,6 +16,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 use rustix::fs::{SealFlags, fcntl_add_seals};
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -157,6 +158,8 @@ pub struct Server {
     memory: Arc<OwnedFd>,
     clients: Vec<Client>,
     ids: Ids,
+    /// Slots of those who were cut off, and their processes, which may still write there.
+    held: Vec<(u16, OwnedFd)>,
     /// How many have come: the next one's presence.
     generation: u64,
     counters: Counters,
@@ -185,7 +188,18 @@ impl Server {
         let entrance = Entrance::new(listener, may(limits.users.clone())).map_err(|error| failed("listen", error))?;
         let (ids, bytes) = (Ids::new(limits.peers), region.len());
         let (memory, counters) = (Arc::new(memory), Counters::default());
-        Ok(Self { entrance, limits, layout, bytes, memory, clients: Vec::new(), ids, generation: 0, counters })
+        Ok(Self {
+            entrance,
+            limits,
+            layout,
+            bytes,
+            memory,
+            clients: Vec::new(),
+            ids,
+            held: Vec::new(),
+            generation: 0,
+            counters,
+        })
     }
 
     /// How it is.
@@ -261,6 +275,7 @@ impl Server {
     }
 
     fn admit(&mut self, socket: OwnedFd, caller: Caller, tell: &mut impl FnMut(Change)) {
+        self.let_go();
         let Some(id) = self.ids.take(|id| self.clients.iter().any(|client| client.believes_in(id))) else {
             self.counters.full += 1;
             self.entrance.turn_away(socket);
@@ -305,7 +320,7 @@ impl Server {
         for other in &mut self.clients {
             other.tell_end_of((id, client.called), client.events.len());
         }
-        self.ids.give_back(id);
+        self.hold(id, client.caller, ending);
         *match ending {
             Ending::Left => &mut self.counters.left,
             Ending::Spoke => &mut self.counters.spoke,
@@ -314,6 +329,32 @@ impl Server {
         } += 1;
         tell(Change::Left(status_of(&client), ending));
         self.entrance.turn_away(client.socket);
+    }
+}
+
+impl Server {
+    /// Who was cut off is not told: until his process has ended his number is nobody else's, or both would use the same rings. Of one in another container
+    /// nobody knows when that is.
+    fn hold(&mut self, id: u16, caller: Caller, ending: Ending) {
+        let process = Pid::from_raw(caller.pid as i32).filter(|_| ending != Ending::Left);
+        // It has ended already, or there are no descriptors left.
+        match process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) {
+            Some(process) => self.held.push((id, process)),
+            None => self.ids.give_back(id),
+        }
+    }
+
+    /// Numbers whose processes have ended are free.
+    fn let_go(&mut self) {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let ids = &mut self.ids;
+        self.held.retain(|(id, process)| {
+            let has_ended = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&now)) == Ok(1);
+            if has_ended {
+                ids.give_back(*id);
+            }
+            !has_ended
+        });
     }
 }
 

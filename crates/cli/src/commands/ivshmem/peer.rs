@@ -137,9 +137,14 @@ pub fn listen(shared: &Shared, args: &ListenArgs) -> Result<(), Failure> {
                 left -= 1;
                 tell(output, from, event)?;
             }
-            None if endpoint.is_alone() => {
+            None if endpoint.is_alone() || endpoint.is_cut_off() => {
                 if !is_told {
-                    note("the server has ended; waiting for another");
+                    let has_ended = "the server has ended; waiting for another";
+                    note(if endpoint.is_cut_off() {
+                        "the server has cut this peer off; calling again"
+                    } else {
+                        has_ended
+                    });
                 }
                 is_told = true;
                 match listening(args) {
