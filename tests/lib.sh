@@ -125,7 +125,7 @@ shown() {
         here && (fenced || /^    /) { sub(/^    /, ""); if (sub(/ *\\$/, " ")) printf "%s", $0; else print }' "$root/$1"
 }
 
-# follow COMMANDS: does what a reader of them does: starts what ends in `&`, waits for a card to listen, and repeats any
+# follow COMMANDS: does what a reader of them does: starts what ends in `&`, or `& sleep 1`, waits for a card to listen, and repeats any
 # other until it succeeds. Files in /tmp become ours; what was started ends with the case.
 follow() {
     local line
@@ -135,7 +135,7 @@ follow() {
     while read -r line; do
         line=${line//\/tmp\//$scratch\/}
         # Without the comment behind it.
-        line=$(sed 's/ *# .*//' <<<"$line")
+        line=$(sed -E 's/ *# .*//; s/& sleep [0-9]+$/\&/' <<<"$line")
         case $line in
         *'&')
             # shellcheck disable=SC2086

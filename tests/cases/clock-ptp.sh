@@ -118,3 +118,28 @@ for how in two-step one-step; do
     end "$neighbour"
     end "$leader"
 done
+
+# A queue whose worker never looks at the port: what crosses has the stamp of its arrival, in both parts.
+end "${pids[first + 1]}"
+background elsewhere ip netns exec "$near" "$millrace" card --port af_packet:card0 --queues 2 --workers 2 --tsu --listen "$scratch/two.sock"
+export MILLRACE_DEVICE=unix:$scratch/two.sock
+await 10 test -S "$scratch/two.sock" || fail "the card with two workers does not listen"
+"$millrace" clock adjust --step -1s
+neighbour two -2
+background two-follows "$millrace" clock follow ptp --role slave --queue 1 --steer "${intervals[@]}"
+state locked 15 "at the queue of another worker: $(cat "$scratch/two-follows.log")"
+await 10 within 50000 host_offset_ns || fail "locked at another worker's queue, and far from the master's clock: $("$millrace" clock show --json)"
+echo "slave at the queue of another worker: from the master's clock $(look host_offset_ns) ns, path $(look path_delay_ns) ns"
+"$millrace" stats --json | python3 -c 'import json, sys
+sys.exit(not any(one["reason"] == "crossed" and one["count"] for one in json.load(sys.stdin)["flows"]))' || fail "nothing has crossed: the case tests nothing"
+end "$started"
+end "$neighbour"
+"$millrace" clock set now
+is state free || fail "set by hand, and $(look state)"
+background two-leads "$millrace" clock follow ptp --role master --priority1 100 --queue 1 --steer "${intervals[@]}"
+state master 10 "as master at another worker's queue"
+neighbour two-led -2 -s
+await 15 follows two-led || fail "ptp4l does not follow: $(grep -v "failed to" "$scratch/two-led.out" | tail -5)"
+said=$(finds two-led)
+echo "ptp4l follows the queue of another worker: it finds its clock $said ns from where it is"
+[ "${said#-}" -lt 50000 ] || fail "ptp4l finds the clock behind another worker's queue $said ns from where it is"

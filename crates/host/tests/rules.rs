@@ -3,6 +3,7 @@
 use crate::common::{PATIENCE, dropped, rx, settled, tx, within};
 use millrace::stats::CardStats;
 use millrace::{Device, Mode, QueueId, RxQueue, Sharing, TxQueue};
+use millrace_abi::header::RxMetadata;
 use millrace_abi::name::{CardOptions, DeviceName};
 use millrace_abi::queue::Direction;
 use millrace_card::Card;
@@ -263,6 +264,33 @@ fn a_port_that_loops_back_is_a_wire_with_rules() {
         }
     }
     settled(&device, |stats| stats.flows.iter().any(|count| count.reason == "dropped-by-rule" && count.count == 100));
+}
+
+/// A stamp says when the frame came, also to a queue whose worker never looks at the port: PTP measures by it.
+#[test]
+fn frames_that_go_to_another_worker_have_the_stamp_of_their_arrival() {
+    let rules = "udp,udp_src=7,actions=queue:1\nudp,udp_src=8,actions=queue:0";
+    let device = Device::on_card(card("rx=2,tx=1,workers=2,spin=20,tsu", rules)).unwrap();
+    let clock = device.clock().unwrap();
+    let mut queues = [1, 0].map(|queue| rx(&device, queue, Mode::Direct, Sharing::Exclusive));
+    let mut sender = tx(&device, 0, Mode::Direct, Sharing::Exclusive);
+    for number in 0..100 {
+        let at = number as usize % 2;
+        // Its worker must not go by what the clock was when the card began.
+        if number == 50 {
+            clock.step(1_000_000_000).unwrap();
+        }
+        let before = clock.nanoseconds().unwrap();
+        send(&mut sender, &datagram(7 + at as u16, number, 100));
+        assert!(queues[at].wait(PATIENCE).unwrap(), "frame {number}");
+        let after = clock.nanoseconds().unwrap();
+        let burst = queues[at].get(8).unwrap();
+        assert_eq!((burst.len(), number_of(burst.packet(0).data)), (1, number));
+        let stamp = RxMetadata::decode(burst.packet(0).header).unwrap();
+        let came = u64::from(stamp.seconds) * 1_000_000_000 + u64::from(stamp.nanoseconds);
+        assert!((before..=after).contains(&came), "frame {number}: {came} is not within {before} and {after}");
+    }
+    settled(&device, |stats| stats.flows.iter().any(|count| count.reason == "crossed" && count.count == 50));
 }
 
 /// Everything that came in is somewhere: with a queue, or in a counter. Returns how many frames queues got.

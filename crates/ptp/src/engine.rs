@@ -79,6 +79,8 @@ pub struct Status {
     pub measurements: u64,
     /// Offsets that were passed over: more came than a clock is led by.
     pub passed_over: u64,
+    /// How long the path would be, in ns, by stamps that are wrong, of this clock or the other one: it is not led by them.
+    pub impossible_ns: Option<i64>,
     /// The clock that is followed.
     pub master: Option<[u8; 8]>,
 }
@@ -320,6 +322,7 @@ impl<'a, C: Led> Engine<'a, C> {
             measured_ns: (seen.offsets > 0).then_some(seen.offset_ns),
             measurements: seen.offsets,
             passed_over: seen.passed_over,
+            impossible_ns: seen.is_in_doubt().then_some(seen.impossible_ns),
             master: steering.then_some(master),
         }
     }

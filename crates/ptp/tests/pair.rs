@@ -97,6 +97,8 @@ struct Pair<'a> {
     wire: [VecDeque<(u64, Vec<u8>)>; 2],
     leaving: [VecDeque<(u64, Outgoing)>; 2],
     connected: bool,
+    // What the second one is told as the time at which all frames come.
+    still: Option<Time>,
     // By how many ns at most a frame takes longer, and what chance comes to.
     jitter: u64,
     chance: u64,
@@ -118,6 +120,7 @@ impl<'a> Pair<'a> {
             wire: Default::default(),
             leaving: Default::default(),
             connected: true,
+            still: None,
             jitter: 0,
             chance: 7,
             messages: 0,
@@ -151,7 +154,7 @@ impl<'a> Pair<'a> {
                 }
                 if self.wire[at].front().is_some_and(|&(when, _)| when <= self.now.get()) {
                     let (_, frame) = self.wire[at].pop_front().unwrap();
-                    let came = self.clocks[at].now();
+                    let came = self.still.filter(|_| at == 1).unwrap_or_else(|| self.clocks[at].now());
                     assert!(self.engines[at].receive(self.now.get(), &frame, came));
                 }
             }
@@ -235,6 +238,54 @@ fn a_slave_follows_by_every_way_however_wrong_its_oscillator() {
                 assert!((path - WIRE as i64).abs() < 500, "{case}, path {path}");
             }
         }
+    }
+}
+
+#[test]
+fn stamps_that_stand_still_lead_nothing() {
+    for delay in [Delay::EndToEnd, Delay::PeerToPeer] {
+        for from in [0, 30] {
+            let settings = settings().map(|settings| Settings { delay, ..settings });
+            let instances = instances(&settings);
+            let mut pair = Pair::new(&instances, &settings, 20.0);
+            pair.run(from);
+            pair.still = Some(pair.clocks[1].now());
+            let before = (pair.offset(), pair.clocks[1].0.borrow().steered);
+            pair.run(20);
+            let (now, case) = (pair.now.get(), format!("{delay:?}, after {from} s"));
+            let status = pair.engines[1].status(now);
+            assert_ne!(status.report.state, State::Locked, "{case}");
+            assert!(status.impossible_ns.is_some_and(|ns| ns < -(SECOND as i64)), "{case}: {status:?}");
+            assert!(status.report.path_delay_ns.is_none_or(|ns| ns >= 0), "{case}: {status:?}");
+            let moved = (pair.offset() - before.0).abs();
+            assert!(moved < 1e6 || from > 0, "{case}: moved by {moved} ns");
+            assert!(moved < 5e9, "{case}: moved by {moved} ns");
+            // As soon as they are right, it follows.
+            pair.still = None;
+            pair.run(60);
+            assert_eq!(pair.state(1), State::Locked, "{case}");
+            assert!(pair.worst(10) < 1_000.0, "{case}");
+            assert_eq!(pair.engines[1].status(pair.now.get()).impossible_ns, None, "{case}");
+        }
+    }
+}
+
+/// The delay is measured between a Sync and a request a second later: what the clocks differ by meanwhile is more than the path.
+#[test]
+fn a_slave_whose_oscillator_is_very_wrong_finds_its_speed_though_paths_seem_shorter_than_nothing() {
+    for wrong_ppm in [-900.0, 900.0] {
+        let settings = settings().map(|settings| Settings { sync_log2: 0, delay_log2: 0, ..settings });
+        let instances = instances(&settings);
+        let mut pair = Pair::new(&instances, &settings, wrong_ppm);
+        let took = (1..120).find(|_| {
+            pair.run(1);
+            pair.engines[1].status(pair.now.get()).measurements > 0
+        });
+        assert!(took.is_some_and(|seconds| seconds < 12), "{wrong_ppm} ppm: the first offset after {took:?} s");
+        pair.run(100);
+        assert_eq!(pair.state(1), State::Locked, "{wrong_ppm} ppm");
+        let worst = pair.worst(20);
+        assert!(worst < 10_000.0, "{wrong_ppm} ppm: {worst}");
     }
 }
 

@@ -4,12 +4,13 @@
 //! A frame is a header and its bytes, from a cell of the ring on; a cell is a cache line.
 
 use super::counts::What;
-use super::deliver::{Delivery, Patience};
+use super::deliver::{Came, Delivery, Patience};
 use super::{BURST, Classifying, Out};
 use crate::mailbox::Mailbox;
 use crate::shard::slots::Target;
 use crate::shard::state::Shard;
 use crate::turns::{Look, cost};
+use millrace_abi::header::RxMetadata;
 use millrace_dma::Span;
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::sync::Arc;
@@ -20,8 +21,10 @@ pub(super) type Cell = [u8; 64];
 pub(super) const CELLS: usize = 8192;
 /// Cells of the ring to the slow path that frames leave to ARP and ND.
 const RESERVED: usize = CELLS / 4;
-/// Bytes of a header: length; port whose clock stamps; what the target is, and which.
-pub(super) const HEADER: usize = 16;
+/// Bytes of a header: length; port at which the frame came in; what the target is, and which; when it came: seconds, and nanoseconds.
+pub(super) const HEADER: usize = 24;
+/// As nanoseconds: the frame has no stamp.
+const UNSTAMPED: u32 = u32::MAX;
 
 /// Whether a worker sleeps, and how to wake it.
 pub(crate) struct Bed {
@@ -119,15 +122,18 @@ pub(super) fn cells(len: usize) -> usize {
     (HEADER + len).div_ceil(size_of::<Cell>())
 }
 
-pub(super) fn header(target: Target, port: usize, len: usize) -> [u8; HEADER] {
+/// The header of a frame that came in at `port`, at that time if that is known and of use.
+pub(super) fn header(target: Target, port: usize, stamp: Option<RxMetadata>, len: usize) -> [u8; HEADER] {
     let (kind, which): (u32, u32) = match target {
         Target::FarRx { queue, .. } => (0, queue),
         Target::FarPort { port, number, .. } => (1, u32::from(port) << 16 | u32::from(number)),
         // Those do not cross.
         _ => (2, 0),
     };
+    let (seconds, nanoseconds) = stamp.map_or((0, UNSTAMPED), |stamp| (stamp.seconds, stamp.nanoseconds));
     let mut header = [0; HEADER];
-    for (word, value) in header.chunks_exact_mut(4).zip([len as u32, port as u32, kind, which]) {
+    let words = [len as u32, port as u32, kind, which, seconds, nanoseconds];
+    for (word, value) in header.chunks_exact_mut(4).zip(words) {
         word.copy_from_slice(&value.to_ne_bytes());
     }
     header
@@ -144,8 +150,16 @@ impl Outward {
         matches!(target, Target::FarPort { worker, .. } | Target::FarRx { worker, .. } if Some(worker) == self.slow)
     }
 
-    /// Copies frames into the way to another worker, and returns how many there was room for.
-    pub fn send(&mut self, worker: u32, target: Target, port: usize, frames: &[Span<'_>]) -> usize {
+    /// Copies frames that came in at `port`, at the time of `stamp`, into the way to another worker, and returns how many there was
+    /// room for.
+    pub fn send(
+        &mut self,
+        worker: u32,
+        target: Target,
+        port: usize,
+        stamp: Option<RxMetadata>,
+        frames: &[Span<'_>],
+    ) -> usize {
         let Some(Some(way)) = self.ways.get_mut(worker as usize) else { return 0 };
         // Frames that wait for a neighbour must not keep out its answer.
         let is_reserved = Some(worker) == self.slow && matches!(target, Target::FarPort { .. });
@@ -162,7 +176,7 @@ impl Outward {
             && let Ok(chunk) = way.producer.write_chunk_uninit(used)
         {
             chunk.fill_from_iter(
-                frames[..count].iter().flat_map(|frame| in_cells(header(target, port, frame.len()), *frame)),
+                frames[..count].iter().flat_map(|frame| in_cells(header(target, port, stamp, frame.len()), *frame)),
             );
             (way.has_sent, self.has_sent) = (true, true);
         }
@@ -191,6 +205,7 @@ pub(super) fn in_cells(header: [u8; HEADER], frame: Span<'_>) -> impl Iterator<I
 struct Record {
     len: usize,
     port: usize,
+    stamp: Option<RxMetadata>,
     target: Arrival,
 }
 
@@ -220,7 +235,10 @@ impl Record {
                 _ => Arrival::Moved,
             },
         };
-        Self { len: word(0) as usize, port: word(4) as usize, target }
+        let (port, seconds, nanoseconds) = (word(4), word(16), word(20));
+        let stamp = RxMetadata { port: port as u8, seconds, nanoseconds };
+        let stamp = (nanoseconds != UNSTAMPED).then_some(stamp);
+        Self { len: word(0) as usize, port: port as usize, stamp, target }
     }
 }
 
@@ -238,7 +256,7 @@ impl Classifying {
         let (front, back) = chunk.as_slices();
         let (mut used, mut frames, mut bytes) = (0, 0, 0);
         outs.clear();
-        // Frames that lie in one piece are delivered from where they lie, one port's together.
+        // Frames that lie in one piece are delivered from where they lie, those together that came in at one port and time.
         while used < available && frames < BURST {
             let (part, at, is_front) =
                 if used < front.len() { (front, used, true) } else { (back, used - front.len(), false) };
@@ -247,7 +265,7 @@ impl Classifying {
             if matches!(record.target, Arrival::Soon) {
                 break;
             }
-            let (begin, port) = (at * 64 + HEADER, record.port);
+            let (begin, port, stamp) = (at * 64 + HEADER, record.port, record.stamp);
             if begin + record.len > flat.len() {
                 // The end of the ring is in the middle of it.
                 debug_assert!(is_front);
@@ -262,18 +280,19 @@ impl Classifying {
                     spare: &mut *spare,
                     lost: &mut *lost,
                     port,
+                    came: Came::Elsewhere(stamp),
                 };
                 delivery.crossed(stage.bytes(), record.target, whole);
                 (used, frames, bytes) = (used + cells(record.len), frames + 1, bytes + record.len);
                 continue;
             }
-            // A run of frames of one port in one piece.
+            // A run of frames of one port and time in one piece.
             let mut end = at;
             outs.clear();
             while end < part.len() && frames < BURST {
                 let record = Record::read(&part[end], shard, is_slow);
                 let begin = end * 64 + HEADER;
-                if record.port != port || begin + record.len > flat.len() {
+                if (record.port, record.stamp) != (port, stamp) || begin + record.len > flat.len() {
                     break;
                 }
                 match record.target {
@@ -291,6 +310,7 @@ impl Classifying {
                 spare: &mut *spare,
                 lost: &mut *lost,
                 port,
+                came: Came::Elsewhere(stamp),
             }
             .deliver(flat, outs, Patience::None, &mut None);
         }

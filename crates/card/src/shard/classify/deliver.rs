@@ -6,6 +6,8 @@ use super::run::FIRST_TO_LAST;
 use super::{BURST, Classifying, Counted, Out};
 use crate::shard::slots::{Parked, Target};
 use crate::shard::state::Shard;
+use crate::tsu::Stamper;
+use millrace_abi::header::RxMetadata;
 use millrace_dma::Span;
 use millrace_port::DropReason;
 use std::ops::Range;
@@ -19,8 +21,27 @@ pub(super) struct Delivery<'d> {
     pub spare: &'d mut Option<Box<Parked>>,
     /// Where frames lie that are dropped because there is no room, at most as many as it has room for.
     pub lost: &'d mut Vec<u32>,
-    /// Index of the port at which the frames came in: its clock stamps them.
+    /// Index of the port at which the frames came in.
     pub port: usize,
+    pub came: Came,
+}
+
+/// Who says when frames came.
+#[derive(Clone, Copy)]
+pub(super) enum Came {
+    /// The clock of their port: they came in at this worker.
+    Here,
+    /// The worker at which they came in, if frames were stamped there. The clock of their port is not looked at here.
+    Elsewhere(Option<RxMetadata>),
+}
+
+impl Came {
+    fn stamp(self, stamper: &mut Stamper) -> Option<RxMetadata> {
+        match self {
+            Self::Here => RxMetadata::decode(stamper.metadata()),
+            Self::Elsewhere(stamp) => stamp,
+        }
+    }
 }
 
 /// What becomes of frames for which there is no room.
@@ -50,6 +71,7 @@ impl Classifying {
             spare: &mut self.spare,
             lost: &mut self.lost,
             port,
+            came: Came::Here,
         };
         delivery.deliver(self.stage.bytes(), &self.outs, patience, parked);
         if !self.lost.is_empty() {
@@ -69,6 +91,7 @@ impl Classifying {
             spare: &mut self.spare,
             lost: &mut self.lost,
             port,
+            came: Came::Here,
         };
         delivery.deliver(self.emissions.copies(), &self.copies, Patience::None, &mut None);
         // They lie elsewhere, and count with their target.
@@ -117,6 +140,7 @@ impl Classifying {
             spare: &mut self.spare,
             lost: &mut self.lost,
             port,
+            came: Came::Here,
         };
         delivery.deliver_waiting(&mut waiting, patience);
         // The rules that they have met are not known any more.
@@ -224,7 +248,11 @@ impl Delivery<'_> {
                 frames.len()
             }
             Target::FarRx { worker, .. } | Target::FarPort { worker, .. } => {
-                let taken = self.outward.send(worker, target, self.port, frames);
+                // What leaves at a port needs no stamp.
+                let is_received = matches!(target, Target::FarRx { .. });
+                let stamper = &mut self.shard.ports[self.port].mac.stamper;
+                let stamp = if is_received { self.came.stamp(stamper) } else { None };
+                let taken = self.outward.send(worker, target, self.port, stamp, frames);
                 let what = if self.outward.is_slow(target) { What::PuntNeighbour } else { What::Crossed };
                 self.counted.add(what, taken as u64);
                 taken
@@ -252,7 +280,11 @@ impl Delivery<'_> {
         let Shard { rx, ports, .. } = &mut *self.shard;
         let Some(queue) = rx.get_mut(at) else { return frames.len() };
         queue.begin();
-        let taken = queue.offer_burst(ports[self.port].mac.stamper.metadata(), frames);
+        let taken = match self.came {
+            Came::Here => queue.offer_burst(ports[self.port].mac.stamper.metadata(), frames),
+            Came::Elsewhere(None) => queue.offer_burst(&[], frames),
+            Came::Elsewhere(Some(stamp)) => queue.offer_burst(&stamp.encode(), frames),
+        };
         // The one to the stage, or to the crossing.
         queue.count_copies(taken as u64);
         queue.finish();

@@ -98,7 +98,7 @@ impl SlowSide {
         let target = Target::FarPort { worker: 0, port: port.0, number: port.1 };
         let Some((_, producer, mailbox)) = self.ways.first_mut() else { return false };
         let Ok(chunk) = producer.write_chunk_uninit(cells(frame.len())) else { return false };
-        chunk.fill_from_iter(in_cells(header(target, port.0.into(), frame.len()), Span::from_slice(frame)));
+        chunk.fill_from_iter(in_cells(header(target, port.0.into(), None, frame.len()), Span::from_slice(frame)));
         mailbox.rouse();
         true
     }
@@ -143,7 +143,7 @@ impl Classifying {
         stage.keep(|frame| {
             let concern = concerns(frame, table, source.port as u16);
             if concern != Concern::None {
-                let sent = crossings.outward.send(slow, target, source.port, &[Span::from_slice(frame)]);
+                let sent = crossings.outward.send(slow, target, source.port, None, &[Span::from_slice(frame)]);
                 match concern {
                     _ if sent == 1 => counted.add(What::PuntNeighbour, 1),
                     Concern::Card => counted.add(What::Neighbour, 1),

@@ -39,6 +39,9 @@ those of --queue, which it has for itself. As slave it leads the card's clock; a
 master others follow it. It takes the rights configure:clock and use of the
 queues. With several RX queues, --steer has PTP messages come to its own.
 
+A clock that nobody has set shows 1970: it gets the time of this host before PTP
+begins (`millrace card --tsu` sets it from the start).
+
 A card that is started with --poll stamps more exactly: its worker need not be
 woken to see a frame. How to run ptp4l at the other end: docs/time.md.
 
@@ -168,7 +171,9 @@ impl Led for Card {
 /// Runs the command.
 pub fn run(shared: &Shared, args: &PtpArgs) -> Result<(), Failure> {
     let session = Session::open_running(shared, "leading its clock is of no use to anybody")?;
-    let queue = shared.queues().indices().first().copied().unwrap_or(0);
+    let &[queue] = shared.queues().indices() else {
+        return Err(Failure::Usage("--queue: `clock follow ptp` takes one queue".to_owned()));
+    };
     let doing = || "cannot lead the clock by PTP".to_owned();
     let clock = session.device.clock().doing(doing)?;
     let leader = clock.lead().doing(doing)?;
@@ -191,7 +196,17 @@ pub fn run(shared: &Shared, args: &PtpArgs) -> Result<(), Failure> {
     let card = Card(Rc::new(clock));
     let engine = Engine::new(&instance, &settings, card, ppm, Ticks::now().get());
     let wire = Wire::new(rx, tx).doing(doing)?;
-    Running { engine, wire, leader, teller: Teller::new(shared), told: None, master: None, flooded: false }.run()
+    Running {
+        engine,
+        wire,
+        leader,
+        teller: Teller::new(shared),
+        told: None,
+        master: None,
+        flooded: false,
+        doubted: false,
+    }
+    .run()
 }
 
 /// The time-stamp unit, enabled for as long as this lives.
@@ -317,6 +332,7 @@ struct Running<'a> {
     told: Option<Told>,
     master: Option<[u8; 8]>,
     flooded: bool,
+    doubted: bool,
 }
 
 impl Running<'_> {
@@ -374,6 +390,11 @@ impl Running<'_> {
         }
         if status.passed_over > 0 && !core::mem::replace(&mut self.flooded, true) {
             note("the master sends more Sync than a clock is led by (250 in a second): most of them are passed over");
+        }
+        if let Some(ns) = status.impossible_ns.filter(|_| !core::mem::replace(&mut self.doubted, true)) {
+            note(&format!(
+                "the path to the master would be {ns} ns long: the time stamps of this end or of the other one are wrong, and lead nothing"
+            ));
         }
         let measured = status.measurements != self.told.as_ref().map_or(0, |told| told.measurements);
         let is_news = self.told.as_ref().is_none_or(|told| {
