@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks what can be checked of the documents, and of comments that lead to them: links, files, sections, decisions and
-names of the code exist; files of tests belong to a program; the program in the README is one that is run; the change log has its shape."""
+names of the code exist; files of tests belong to a program; the program in the README is one that is run; examples can be pasted; the change log has its shape."""
 import functools
 import pathlib
 import re
@@ -196,6 +196,24 @@ def readme_program() -> None:
         problems.append("README.md: the program is not the one in crates/host/src/lib.rs, which is compiled and run")
 
 
+# A command that others find only after a moment, put into the background.
+BACKGROUND = re.compile(r"(?:^|[\s/])millrace (?:card|agent|clock follow)\b[^#]*[^&#]&\s*(?:#.*)?$")
+
+
+def pasted(document: pathlib.Path, text: str) -> None:
+    """An example works also when it is pasted: what others need has begun when they do."""
+    at = 0
+    fenced, waits = False, 0
+    for line in text.splitlines():
+        fenced ^= line.startswith("```")
+        is_code = (fenced and not line.startswith("```")) or line.startswith("    ")
+        if is_code and line.strip() and waits:
+            report(document, text, waits - 1, "the next command needs this one: let it end in `& sleep 1`")
+        if line.strip():
+            waits = at + 1 if is_code and BACKGROUND.search(line) else 0
+        at += len(line) + 1
+
+
 def change_log() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
     sections = re.findall(r"^## (.*)$", text, flags=re.M)
@@ -231,6 +249,8 @@ sources = [file for kind in ["rs", "c", "h", "py", "sh", "toml"] for file in tra
 sources.remove(pathlib.Path(__file__).resolve())  # Its patterns look like citations.
 for document in documents:
     links(document, document.read_text())
+    if document.parent != ROOT / "docs/decisions":
+        pasted(document, document.read_text())
 for file in documents + sources:
     text = file.read_text()
     named_files(file, text)

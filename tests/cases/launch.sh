@@ -23,10 +23,11 @@ assert row['frames'] == row['sent'] == row['on_time'] == 2000 and row['early'] =
 assert row['late_p50_ns'] <= row['late_p99_ns'] <= row['late_max_ns']"
 
 # Times long gone: dropped, or marked and sent.
-"$millrace" send --at 5 --period 1us --count 30 --late drop --queue 1 --json >"$scratch/rows" && fail "nothing was sent, and that is fine?"
+"$millrace" send --at 5 --period 1us --count 30 --late drop --queue 1 --json >"$scratch/rows" 2>"$scratch/said" && fail "nothing was sent, and that is fine?"
 rows "assert (row['too_late'], row['sent'], row['frames']) == (30, 0, 30)"
-"$millrace" send --at 5 --period 1us --count 30 --late mark --queue 1 --json >"$scratch/rows" || fail "send --late mark"
+"$millrace" send --at 5 --period 1us --count 30 --late mark --queue 1 --json >"$scratch/rows" 2>"$scratch/marked" || fail "send --late mark"
 rows "assert (row['late'], row['sent']) == (30, 30)"
+grep -q "5 was long ago" "$scratch/said" || fail "it is not said that this was 1970: $(cat "$scratch/said")"
 # Too far: refused at once.
 "$millrace" send --at +100s --count 3 --period 1s --too-far refuse --queue 2 --json >"$scratch/rows" && fail "100 s are not too far?"
 rows "assert (row['too_far'], row['sent']) == (3, 0)"
@@ -68,7 +69,7 @@ queues = "3"
 class = 6
 TOML
 "$millrace" schedule set "$scratch/line.toml" --json >"$scratch/rows" || fail "schedule set"
-rows "assert row['cycle_ns'] == 1_000_000 and row['queues'] == [{'queue': 3, 'class': 6, 'rate': 0}]"
+rows "assert row['cycle_ns'] == 1_000_000 and not row['pending'] and row['queues'] == [{'queue': 3, 'class': 6, 'rate': 0}]"
 # Each in its window, from its first bit to its last; and those of class 0 in theirs, at the same time. Cycles begin at whole milliseconds.
 "$millrace" send --queue 0 --at +10ms --period 10us --count 1000 --size 60 --slack 3s --verdicts --json >"$scratch/others" &
 others=$!
@@ -104,6 +105,13 @@ check_counting
 sed 's/class = 6/class = 9/' "$scratch/line.toml" >"$scratch/bad.toml"
 "$millrace" schedule set "$scratch/bad.toml" 2>"$scratch/said" && fail "a class 9"
 grep -q "class from 0 to 7" "$scratch/said" || fail "it is not said what is wrong: $(cat "$scratch/said")"
+printf 'port = 0\nspeed = "1G"\n[[queue]]\nqueues = "3"\nrate = "100G"\n' >"$scratch/bad.toml"
+"$millrace" schedule set "$scratch/bad.toml" 2>"$scratch/said" && fail "a queue faster than its wire"
+grep -q "at most the speed of the wire" "$scratch/said" || fail "it is not said what is wrong: $(cat "$scratch/said")"
+# What is to come is not yet in force.
+sed "s/^port/base = 5000000000000000000\nport/" "$scratch/line.toml" >"$scratch/later.toml"
+"$millrace" schedule set "$scratch/later.toml" --json >"$scratch/rows"
+rows "assert row['pending']"
 "$millrace" schedule clear 0 --json >"$scratch/rows"
 [ ! -s "$scratch/rows" ] || fail "the schedule is still there"
 check_counting

@@ -11,6 +11,8 @@ pub const MOST_GATES: usize = 256;
 pub const MOST_QUEUES: usize = 4096;
 /// Longest cycle in ns.
 pub const LONGEST_CYCLE: u64 = 1_000_000_000;
+/// Lowest rate of a queue in bits per second: a shortest frame takes most of a second then.
+pub const LEAST_RATE: u64 = 1000;
 /// What goes over a wire beside a frame without its FCS, in bytes: FCS, preamble, and the gap behind it.
 pub const OVERHEAD: u64 = 4 + 8 + 12;
 
@@ -59,6 +61,12 @@ pub enum ScheduleError {
     /// No speed.
     #[error("a wire carries 1 Mbit/s to 1 Tbit/s")]
     Speed,
+    /// None of the classes may ever send.
+    #[error("no class is open at any time: nothing would ever leave")]
+    Shut,
+    /// A queue's rate that is none.
+    #[error("a queue's rate is 1 kbit/s at least, and at most the speed of the wire")]
+    Rate,
     /// A class that is none, a queue twice, or too many.
     #[error("a queue is named once, with a class from 0 to 7, and at most {MOST_QUEUES} are")]
     Queues,
@@ -82,6 +90,13 @@ impl Schedule {
         }
         if !(1_000_000..=1_000_000_000_000).contains(&self.speed) {
             return Err(ScheduleError::Speed);
+        }
+        if !self.gates.is_empty() && self.gates.iter().fold(self.always, |open, gate| open | gate.open) == 0 {
+            return Err(ScheduleError::Shut);
+        }
+        let is_rate = |rate| rate == 0 || (LEAST_RATE..=self.speed).contains(&rate);
+        if !self.queues.iter().all(|queue| is_rate(queue.rate)) {
+            return Err(ScheduleError::Rate);
         }
         let mut queues: Vec<u32> = self.queues.iter().map(|queue| queue.queue).collect();
         queues.sort_unstable();
@@ -112,6 +127,12 @@ mod tests {
         assert_eq!(bad(|schedule| schedule.gates[0].lasts = u64::MAX), ScheduleError::Cycle);
         assert_eq!(bad(|schedule| schedule.gates = vec![Gate { open: 1, lasts: 100 }; 257]), ScheduleError::Cycle);
         assert_eq!(bad(|schedule| schedule.speed = 0), ScheduleError::Speed);
+        assert_eq!(bad(|schedule| schedule.gates.iter_mut().for_each(|gate| gate.open = 0)), ScheduleError::Shut);
+        for rate in [1, 999, 1_000_000_001] {
+            let mut schedule = good.clone();
+            schedule.queues[0].rate = rate;
+            assert_eq!(schedule.check(), Err(ScheduleError::Rate), "{rate}");
+        }
         assert_eq!(bad(|schedule| schedule.queues[0].class = 8), ScheduleError::Queues);
         assert_eq!(bad(|schedule| schedule.queues.push(schedule.queues[0])), ScheduleError::Queues);
     }

@@ -55,6 +55,13 @@ impl Latches {
         self.said.steps += 1;
     }
 
+    /// A clock that holds over what it followed, and is set, does so no more.
+    fn forget_source(&mut self, now: Ticks) {
+        if self.said.report.state == State::Holdover {
+            (self.said.report, self.said.changed, self.said.reported) = (Report::default(), now, None);
+        }
+    }
+
     /// The increment that software wants, of an oscillator that may be wrong.
     fn set_increment(&mut self, now: Ticks, increment: Increment) {
         self.increment = increment;
@@ -106,7 +113,10 @@ impl Tsu {
         let mut latches = self.latches();
         let now = Ticks::now();
         match steering {
-            Steering::Set { seconds, fraction } => latches.set_time(now, Time { seconds, fraction }),
+            Steering::Set { seconds, fraction } => {
+                latches.set_time(now, Time { seconds, fraction });
+                latches.forget_source(now);
+            }
             Steering::Step { ns } => {
                 let time = latches.said.timebase.at(now).plus_nanoseconds(ns);
                 latches.set_time(now, time);

@@ -122,6 +122,10 @@ fn one_leads_and_when_it_dies_the_clock_holds_over() {
     assert_eq!((held.scaled_ppm, held.timebase.increment()), (led.scaled_ppm, led.timebase.increment()));
     assert!(held.changed > led.changed && held.since_change() < PATIENCE);
     clock.step(1).unwrap();
+    assert_eq!(clock.snapshot().unwrap().report.state, ClockState::Holdover);
+    // Set by hand, it does not hold over any more what it has followed.
+    clock.set(Time::new(5_000, 0)).unwrap();
+    assert_eq!(clock.snapshot().unwrap().report, ClockReport::default());
     let leader = clock.lead().unwrap();
     leader.report(ClockReport { state: ClockState::Master, ..ClockReport::default() }, false).unwrap();
     drop(leader);

@@ -20,6 +20,7 @@ use crate::policy::read_file;
 #[command(after_help = "\
 A schedule has gates that open and close in a cycle, as in IEEE 802.1Qbv, a class
 for each queue, and rates (docs/time.md). It takes the right configure:ports.
+One whose base is yet to come is pending: what was there before counts until then.
 Without a command: as `show`.
 
 Examples:
@@ -69,12 +70,15 @@ pub fn run(shared: &Shared, args: &ScheduleArgs) -> Result<(), Failure> {
 fn show(shared: &Shared, session: &Session<'_>) -> Result<(), Failure> {
     let output = Output::new(shared.json);
     let ports = session.stats()?.ports;
+    // Without the clock nobody knows; only a card that has ended has none.
+    let now = session.device.clock().ok().and_then(|clock| clock.nanoseconds().ok()).unwrap_or(u64::MAX);
     let scheduled = ports.iter().filter_map(|port| Some((port.port, port.schedule.as_ref()?)));
-    let rows: Vec<Row> = scheduled.map(|(port, schedule)| row(port, schedule)).collect();
+    let rows: Vec<Row> = scheduled.map(|(port, schedule)| row(port, schedule, now)).collect();
     Ok(output.rows("schedules", &rows)?)
 }
 
-fn row(port: u32, schedule: &Schedule) -> Row {
+/// `now`: what the card's clock shows.
+fn row(port: u32, schedule: &Schedule, now: u64) -> Row {
     let gates = schedule.gates.iter().map(|gate| format!("{:?} {} ns", classes(gate.open), gate.lasts));
     let queue = |queue: &QueueClass| match queue.rate {
         0 => format!("tx{} class {}", queue.queue, queue.class),
@@ -82,6 +86,7 @@ fn row(port: u32, schedule: &Schedule) -> Row {
     };
     Row::new()
         .count("port", port.into())
+        .both("pending", if schedule.base > now { "yes" } else { "no" }.to_owned(), schedule.base > now)
         .count("base_ns", schedule.base)
         .count("cycle_ns", schedule.cycle())
         .count("speed", schedule.speed)
@@ -196,7 +201,10 @@ mod tests {
         assert_eq!(schedule.gates[0], Gate { open: 0xc0, lasts: 250_000 });
         assert_eq!(schedule.queues.len(), 4);
         assert_eq!(schedule.queues[3], QueueClass { queue: 3, class: 0, rate: 100_000_000 });
-        assert!(row(port, &schedule).to_json().contains(r#""cycle_ns":1000000"#));
+        assert!(row(port, &schedule, 0).to_json().contains(r#""cycle_ns":1000000"#));
+        let later = Schedule { base: 2, ..schedule };
+        assert!(row(port, &later, 1).to_json().contains(r#""pending":true"#));
+        assert!(row(port, &later, 2).to_json().contains(r#""pending":false"#));
     }
 
     #[test]

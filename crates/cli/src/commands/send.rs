@@ -13,7 +13,7 @@ use millrace_tool::failure::{Failure, While};
 use millrace_tool::host::{Buffer, Clock, Pool, PoolTx, Verdict};
 use millrace_tool::list::Sizes;
 use millrace_tool::options::Shared;
-use millrace_tool::output::{Output, Row};
+use millrace_tool::output::{Output, Row, note};
 use millrace_tool::session::Session;
 use millrace_tool::stop;
 use serde::Serialize;
@@ -22,6 +22,8 @@ use serde::Serialize;
 const RING: u32 = 1024;
 /// Frames are given to the card so many ns before they leave: less than it waits.
 const AHEAD: u64 = 400_000_000;
+/// Who says a time that was so many ns ago may have meant another one.
+const LONG_AGO: u64 = 3_600_000_000_000;
 /// How long a program sleeps that waits for room or verdicts.
 const PAUSE: Duration = Duration::from_micros(200);
 
@@ -32,7 +34,7 @@ Frames have launch times by the card's clock: the first leaves at --at, each
 further one a --period later. None leaves early. A frame that the card comes to
 more than --slack behind its time is late. Without --too-far a frame is given to
 the card shortly before its time; with it at once, and one more than a second
-ahead is refused or held. The queue has to be one of DD (docs/time.md).
+ahead is refused or held. The queue, one, has to be of DD (docs/time.md).
 
 Without --count one frame is sent, or with --period frames until Ctrl-C. Exit
 code 1: some were not sent.
@@ -43,7 +45,7 @@ Examples:
   millrace send --at +5ms --period 100us --count 100 --verdicts --json")]
 pub struct SendArgs {
     /// When the first frame leaves: ns of the card's clock, or from now on, such as +5ms
-    #[arg(long, value_name = "TIME", value_parser = start)]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = start)]
     at: Start,
     /// From one frame to the next, such as 100us
     #[arg(long, value_name = "TIME", value_parser = nanoseconds)]
@@ -70,6 +72,7 @@ enum Start {
 
 fn start(text: &str) -> Result<Start, String> {
     match text.strip_prefix('+') {
+        Some("0") => Ok(Start::In(0)),
         Some(time) => nanoseconds(time).map(Start::In),
         None => text.parse().ok().filter(|&time| time > 0).map(Start::At).ok_or_else(|| {
             "expected a time from now on, such as +5ms, or nanoseconds of the card's clock, above 0".to_owned()
@@ -79,11 +82,11 @@ fn start(text: &str) -> Result<Start, String> {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Late {
-    /// It is sent
+    /// It is sent; its verdict is late
     Send,
     /// It is dropped
     Drop,
-    /// It is sent, and its descriptor says so
+    /// It is sent, and the card writes into its descriptor that it was late, for programs of DD
     Mark,
 }
 
@@ -131,7 +134,13 @@ pub fn run(shared: &Shared, args: &SendArgs) -> Result<(), Failure> {
     tx.keep_verdicts(2 * RING as usize);
     let clock = session.device.clock().doing(cannot_read)?;
     let first = match args.at {
-        Start::At(at) => at,
+        Start::At(at) => {
+            let now = now(&clock)?;
+            if now.saturating_sub(at) > LONG_AGO {
+                note(&format!("the clock of the card shows {now} ns: {at} was long ago. `--at +5ms` is from now on"));
+            }
+            at
+        }
         Start::In(ahead) => now(&clock)?.saturating_add(ahead),
     };
     let goal = shared.count.or(args.period.is_none().then_some(1));
@@ -320,7 +329,8 @@ mod tests {
     #[test]
     fn a_start_is_a_time_or_so_long_from_now_on() {
         assert_eq!((start("+5ms"), start("77")), (Ok(Start::In(5_000_000)), Ok(Start::At(77))));
-        assert!(["0", "-1", "5ms", "+5", ""].iter().all(|text| start(text).is_err()));
+        assert_eq!(start("+0"), Ok(Start::In(0)));
+        assert!(["0", "-1", "-5ms", "5ms", "+5", ""].iter().all(|text| start(text).is_err()));
     }
 
     #[test]

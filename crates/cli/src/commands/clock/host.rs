@@ -39,7 +39,7 @@ pub struct HostArgs {
     /// What is further off than this is stepped, and not led there by speed
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = difference)]
     step: i64,
-    /// Be so far from the host's clock, such as 37s for TAI
+    /// Be so far from the host's clock; 37s is TAI, and 10s to 127s are called that
     #[arg(long, value_name = "TIME", default_value = "0s", allow_hyphen_values = true, value_parser = difference)]
     apart: i64,
 }
@@ -65,6 +65,14 @@ pub fn run(shared: &Shared, args: &HostArgs) -> Result<(), Failure> {
     clock.set_frequency_ppm(servo.holdover()).doing(refused)
 }
 
+/// A clock that is so many ns ahead of UTC shows TAI if these are whole seconds, and as many as TAI may be ahead: 10 since 1972, and no
+/// more for long than fit in a byte.
+fn tai_less_utc(apart: i64) -> Option<i16> {
+    let seconds = apart / 1_000_000_000;
+    let is_tai = apart % 1_000_000_000 == 0 && (10..=127).contains(&seconds);
+    is_tai.then_some(seconds as i16)
+}
+
 fn correct(clock: &Clock, servo: &mut Servo, apart: i64, settled: &mut u32) -> Result<ClockReport, millrace::Error> {
     let offset = compare(clock)?.0.saturating_sub(apart);
     match servo.sample(Ticks::now().get(), offset) {
@@ -74,5 +82,20 @@ fn correct(clock: &Clock, servo: &mut Servo, apart: i64, settled: &mut u32) -> R
     let is_near = servo.offset().is_some_and(|middle| middle.abs() <= NEAR);
     *settled = if is_near { settled.saturating_add(1) } else { 0 };
     let state = if *settled >= SETTLED { ClockState::Locked } else { ClockState::Acquiring };
-    Ok(ClockReport { state, source: ClockSource::Host, offset_ns: Some(offset), ..ClockReport::default() })
+    let utc_offset = tai_less_utc(apart);
+    let report = ClockReport { state, source: ClockSource::Host, offset_ns: Some(offset), ..ClockReport::default() };
+    Ok(ClockReport { utc_offset, tai: utc_offset.is_some(), ..report })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_seconds_as_tai_has_them_are_tai() {
+        assert_eq!(tai_less_utc(37_000_000_000), Some(37));
+        for other in [0, 37_000_000_001, -37_000_000_000, 3_600_000_000_000, 1_000_000_000] {
+            assert_eq!(tai_less_utc(other), None);
+        }
+    }
 }

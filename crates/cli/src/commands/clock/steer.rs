@@ -1,5 +1,6 @@
 //! `millrace clock set`, `millrace clock adjust`.
 
+use super::compare::compare;
 use super::moment::{Moment, difference, host_time, millionths, moment};
 use clap::Args;
 use millrace_tool::failure::{Failure, While};
@@ -47,11 +48,15 @@ pub fn set(shared: &Shared, args: &SetArgs) -> Result<(), Failure> {
     let session = Session::open_running(shared, "setting its clock is of no use to anybody")?;
     let refused = || "cannot set the clock".to_owned();
     let clock = session.device.clock().doing(refused)?;
-    let time = match args.time {
-        Moment::Now => host_time(),
-        Moment::At(time) => time,
-    };
-    clock.set(time).doing(refused)
+    match args.time {
+        Moment::At(time) => clock.set(time).doing(refused),
+        Moment::Now => {
+            clock.set(host_time()).doing(refused)?;
+            // What the request took it is behind.
+            let (offset, uncertain) = compare(&clock).map_err(millrace::Error::from).doing(refused)?;
+            if offset.abs() > uncertain { clock.step(-offset).doing(refused) } else { Ok(()) }
+        }
+    }
 }
 
 /// Adjusts it.
