@@ -16,6 +16,17 @@ pub struct CardStats {
     pub workers: Vec<WorkerStats>,
     /// What became of the frames that rules decided on, over all workers; empty without rules.
     pub flows: Vec<Count>,
+    /// One entry per PCI function.
+    pub functions: Vec<FunctionStats>,
+}
+
+/// What happened to a PCI function since the card started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionStats {
+    /// The socket by which machines reach it.
+    pub path: String,
+    /// What, and how often; all that there is, also what never happened.
+    pub events: Vec<Count>,
 }
 
 /// Counters of one queue since the card started; its registers count since their last reset.

@@ -23,7 +23,7 @@ use millrace_abi::clock::{Report, Steering};
 use millrace_abi::control::QueueState;
 use millrace_abi::name::{CardOptions, OptionError};
 use millrace_abi::queue::{Direction, Engine, Laggard, QueueId};
-use millrace_abi::stats::{CardStats, WorkerStats};
+use millrace_abi::stats::{CardStats, FunctionStats, WorkerStats};
 use millrace_abi::tree::{BuildError, CardDescription};
 use millrace_clock::{PageError, Ticks};
 use millrace_dma::{Domain, Pinned};
@@ -34,8 +34,8 @@ use millrace_ring::shared::{Losses, Reclaimer};
 use rustix::fd::BorrowedFd;
 use rustix::fd::OwnedFd;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -107,7 +107,11 @@ pub struct Card {
     pub(crate) loans: Loans,
     pub(crate) flows: Flows,
     workers: Vec<WorkerEntry>,
+    functions: OnceLock<CountsOfFunctions>,
 }
+
+/// Says what happened to the PCI functions of a card, which somebody else serves.
+pub type CountsOfFunctions = Box<dyn Fn() -> Vec<FunctionStats> + Send + Sync>;
 
 impl Card {
     /// Builds the card and starts its workers.
@@ -167,7 +171,17 @@ impl Card {
             test_space: Bus::empty_test_space(),
         };
         let (wirings, loans, flows) = (Wirings::new(count), Loans::default(), Flows::new(workers));
-        let card = Self { options: options.clone(), tree, bus, ports, wirings, loans, flows, workers: entries };
+        let card = Self {
+            options: options.clone(),
+            tree,
+            bus,
+            ports,
+            wirings,
+            loans,
+            flows,
+            workers: entries,
+            functions: OnceLock::new(),
+        };
         // Before the ports are there.
         if rules.items().len() > 0 {
             let changes = rules.changes(now_ns()).map_err(CardError::Rules)?;
@@ -410,7 +424,13 @@ impl Card {
             ports: ports.map(|(index, (port, wiring))| port_stats(index, port, wiring)).collect(),
             workers: self.workers.iter().enumerate().map(|(index, worker)| worker.stats(index)).collect(),
             flows: named(self.flow_counts().into_iter()),
+            functions: self.functions.get().map_or_else(Vec::new, |functions| functions()),
         }
+    }
+
+    /// The card has PCI functions, whose counters are among its own from now on. To be called once.
+    pub fn count_functions(&self, functions: CountsOfFunctions) {
+        let _ = self.functions.set(functions);
     }
 }
 

@@ -55,7 +55,7 @@ mod wiring;
 mod worker;
 
 pub use buffers::TxBuffers;
-pub use card::{Card, CardError, RingPins};
+pub use card::{Card, CardError, CountsOfFunctions, RingPins};
 pub use counters::QueueDrop;
 pub use flows::{
     Authority, Belongs, Done, Event, Happened, Later, MAX_SNAP, MAX_TAP_RATE, Owner, Since, Tap, TapError, TapFrame,

@@ -4,7 +4,7 @@ use millrace_abi::clock::{SCALED_PER_PPM, State};
 use millrace_abi::control::QueueState;
 use millrace_abi::launch::{BUCKETS, bucket_end};
 use millrace_abi::queue::QueueId;
-use millrace_abi::stats::{CardStats, Count, LaunchStats, PortStats, QueueStats, WorkerStats};
+use millrace_abi::stats::{CardStats, Count, FunctionStats, LaunchStats, PortStats, QueueStats, WorkerStats};
 use millrace_clock::Snapshot;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -63,6 +63,11 @@ impl Collector for Look {
         workers(&mut writer, &self.stats.workers)?;
         let flows = self.stats.flows.iter().map(|count| (vec![("what", count.reason.clone())], count.count));
         writer.counters("flow_frames", "What became of frames that rules decided on", flows)?;
+        let of_function = |function: &FunctionStats| {
+            by_reason(&vec![("function", function.path.clone())], &function.events).into_iter()
+        };
+        let events = self.stats.functions.iter().flat_map(of_function);
+        writer.counters("function_events", "What happened to PCI functions", events)?;
         self.clock.map_or(Ok(()), |clock| led(&mut writer, &clock))
     }
 }
@@ -277,7 +282,14 @@ mod tests {
         };
         let worker =
             WorkerStats { worker: 1_032, cpu: Some(1_033), active_queues: 1_034, passes: 1_035, sleeps: 1_036 };
-        CardStats { queues: vec![queue], ports: vec![port], workers: vec![worker], flows: counts(1_037) }
+        let function = FunctionStats { path: "/tmp/pci.0".into(), events: counts(1_038) };
+        CardStats {
+            queues: vec![queue],
+            ports: vec![port],
+            workers: vec![worker],
+            flows: counts(1_037),
+            functions: vec![function],
+        }
     }
 
     fn numbers(value: &Value, to: &mut Vec<u64>) {

@@ -1,6 +1,7 @@
 //! What happened to a function, counted since the card started.
 
 use core::sync::atomic::{AtomicU64, Ordering};
+use millrace_abi::stats::Count;
 
 macro_rules! counters {
     ($($(#[$meaning:meta])* $name:ident,)*) => {
@@ -17,6 +18,13 @@ macro_rules! counters {
         }
 
         impl Counting {
+            /// The same by name, as `millrace stats` shows them.
+            pub fn named(&self) -> Vec<Count> {
+                let now = self.read();
+                let all = [$((stringify!($name), now.$name)),*];
+                all.into_iter().map(|(name, count)| Count { reason: name.replace('_', "-"), count }).collect()
+            }
+
             /// What they are now.
             pub fn read(&self) -> Counters {
                 // Relaxed: nothing else is read by them.

@@ -37,6 +37,7 @@ use books::Books;
 use counters::Counting;
 use millrace_abi::name::CardOptions;
 use millrace_abi::queue::Direction;
+use millrace_abi::stats::FunctionStats;
 use millrace_abi::tree::Tree;
 use millrace_callers::{Carries, Entrance, Listener, owner_only};
 use millrace_driver::Driver;
@@ -149,6 +150,12 @@ impl Functions {
         for function in self.listening.drain(..) {
             self.served.push(serve(function, driver, &books)?);
         }
+        let all: Vec<_> =
+            self.served.iter().map(|served| (served.path.display().to_string(), served.counting.clone())).collect();
+        let counts = move || {
+            all.iter().map(|(path, counting)| FunctionStats { path: path.clone(), events: counting.named() }).collect()
+        };
+        driver.card().count_functions(Box::new(counts));
         Ok(())
     }
 

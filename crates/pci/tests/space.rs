@@ -8,6 +8,7 @@ use millrace_abi::register::map::{Component, dma_base};
 use millrace_abi::register::{medusa, tsu};
 use millrace_abi::tree::Tree;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -159,4 +160,22 @@ fn a_machine_reads_no_addresses_of_others() {
     let mut all = [0xff; 128];
     machine.client.region_read(0, u64::from(base), &mut all).unwrap();
     assert!(!all.windows(4).any(|word| word == 0x1234_5000_u32.to_le_bytes()));
+}
+
+#[test]
+fn what_happens_to_functions_is_among_the_counters_of_the_card() {
+    let served = Served::new("queues=2", 2);
+    let _machine = Machine::new(&served, 1);
+    let functions = served.driver.card().stats().functions;
+    assert_eq!(
+        functions.iter().map(|function| Path::new(&function.path)).collect::<Vec<_>>(),
+        [served.path(0), served.path(1)]
+    );
+    let count = |function: usize, what: &str| {
+        functions[function].events.iter().find(|event| event.reason == what).map(|event| event.count)
+    };
+    assert_eq!(
+        (count(0, "connections"), count(1, "connections"), count(1, "turned-away")),
+        (Some(0), Some(1), Some(0))
+    );
 }

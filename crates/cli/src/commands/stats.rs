@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use millrace_abi::stats::{CardStats, Count, PortStats, QueueStats, WorkerStats};
+use millrace_abi::stats::{CardStats, Count, FunctionStats, PortStats, QueueStats, WorkerStats};
 use millrace_tool::clock::Moment;
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
@@ -137,6 +137,10 @@ fn print(shared: &Shared, look: &Look, before: Option<&Look>, watched: bool) -> 
     if !flows.is_empty() {
         output.rows("rules", &flows)?;
     }
+    let functions: Vec<Row> = look.stats.functions.iter().map(function_row).collect();
+    if !functions.is_empty() {
+        output.rows("PCI functions", &functions)?;
+    }
     Ok(())
 }
 
@@ -263,6 +267,11 @@ fn launch_row(queue: &QueueStats) -> Option<Row> {
         .count("late_max_ns", launch.late_max_ns)
         .list("verdicts", reasons(&launch.verdicts));
     Some(row)
+}
+
+fn function_row(function: &FunctionStats) -> Row {
+    let happened: Vec<Count> = function.events.iter().filter(|event| event.count > 0).cloned().collect();
+    Row::new().text("function", &function.path).list("events", reasons(&happened))
 }
 
 fn flow_row(count: &Count) -> Row {
