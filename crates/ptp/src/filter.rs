@@ -168,8 +168,8 @@ impl Filter for Watched {
 
     fn measurement<C: statime::Clock>(&mut self, measurement: Measurement, clock: &mut C) -> FilterUpdate {
         let mut seen = self.seen.get();
-        let mut update = FilterUpdate::default();
-        update.mean_delay = self.take_path(&measurement, &mut seen);
+        let mean_delay = self.take_path(&measurement, &mut seen);
+        let update = FilterUpdate { mean_delay, ..FilterUpdate::default() };
         if measurement.raw_sync_offset.is_some() {
             self.synced = Some(to_ns(measurement.event_time));
         }
