@@ -137,7 +137,7 @@ pub fn run(shared: &Shared, args: &SendArgs) -> Result<(), Failure> {
         Start::At(at) => {
             let now = now(&clock)?;
             if now.saturating_sub(at) > LONG_AGO {
-                note(&format!("the clock of the card shows {now} ns: {at} was long ago. `--at +5ms` is from now on"));
+                note(format!("the clock of the card shows {now} ns: {at} was long ago. `--at +5ms` is from now on"));
             }
             at
         }

@@ -392,7 +392,7 @@ impl Running<'_> {
             note("the master sends more Sync than a clock is led by (250 in a second): most of them are passed over");
         }
         if let Some(ns) = status.impossible_ns.filter(|_| !core::mem::replace(&mut self.doubted, true)) {
-            note(&format!(
+            note(format!(
                 "the path to the master would be {ns} ns long: the time stamps of this end or of the other one are wrong, and lead nothing"
             ));
         }
