@@ -21,6 +21,7 @@ use millrace_served::Closer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
@@ -67,7 +68,7 @@ impl Default for Limits {
 impl Limits {
     /// Of what guests have outside of the engine: programs, mappings and mapped bytes.
     fn memory(&self) -> Quota {
-        // A control page each. Of places there are no more than guests, which is looked at before: so users may have all of them, but none of them may.
+        // A control page each. There are twice as many places as guests, of which users other than ours have a half: all guests may be theirs, but no user may have all.
         let guests = self.guests.max(4) as u64;
         let bytes = self.all_pages.saturating_add(guests).saturating_mul(PAGE as u64);
         let all = Amounts { domains: 2 * guests, regions: MOST_MAPPINGS, bytes, ..Amounts::default() };
@@ -116,6 +117,8 @@ pub struct Backend {
     pub(crate) psn: u32,
     /// Drops what takes long.
     pub(crate) closer: Closer,
+    /// Those of guests that have gone, for what they left there was no thread.
+    graves: VecDeque<Closer>,
     /// What guests have mapped.
     books: Books,
     pub(crate) notices: Notices,
@@ -152,6 +155,7 @@ impl Backend {
             gid,
             psn: seed as u32 & 0xff_ffff,
             closer: Closer::default(),
+            graves: VecDeque::new(),
             books: Books::new(limits.memory()),
             notices: Notices::default(),
             doors,
@@ -307,9 +311,9 @@ impl Backend {
     /// Bells are rung, and who is over is removed.
     fn after_turn(&mut self) {
         while let Some(PutOut { number, left, .. }) = self.service.take_put_out() {
-            self.closer.close(left);
-            if let Some(guest) = self.guests.iter_mut().find(|guest| guest.number == Some(number)) {
-                (guest.is_over, guest.number) = (true, None);
+            match self.guests.iter_mut().find(|guest| guest.number == Some(number)) {
+                Some(guest) => (guest.is_over, guest.number, guest.left) = (true, None, left),
+                None => self.closer.close(left),
             }
         }
         while let Some(number) = self.service.take_bell() {
@@ -322,7 +326,7 @@ impl Backend {
         }
     }
 
-    /// All that it had is gone when this returns, and others are told.
+    /// Nobody reaches it any more when this returns, and others are told. What it had is unmapped soon.
     fn remove(&mut self, at: usize, was_put_out: bool) {
         let guest = self.guests.swap_remove(at);
         let counts = guest.count(&mut self.service, self.port.as_ref());
@@ -334,14 +338,28 @@ impl Backend {
         }
         let now = self.now();
         let left = guest.number.and_then(|number: Number| self.service.leave(now, number));
-        let place = guest.maps.place();
-        self.doors.iter_mut().for_each(|door| door.leave(place));
+        if let Some(door) = self.doors.get_mut(guest.door) {
+            door.leave(guest.maps.place());
+        }
         self.reports.push(Report::Left { name: guest.maps.name().to_owned(), address, was_put_out, counts });
-        guest.bury(left, &mut self.books);
+        self.graves.extend(guest.bury(left, &mut self.books));
+    }
+
+    /// Whether there are threads for all that is to be closed.
+    fn closes(&mut self) -> bool {
+        let mut closes = self.closer.try_again();
+        while closes && let Some(grave) = self.graves.front_mut() {
+            closes = grave.try_again();
+            if closes {
+                self.graves.pop_front();
+            }
+        }
+        closes
     }
 
     /// Waits until something comes by a door, a bell or the port, at most so long, and hears it.
     fn look(&mut self, most: Duration, port: Option<&OwnedFd>) {
+        let closes = self.closes();
         let mut fds: Vec<PollFd<'_>> = Vec::new();
         for guest in &self.guests {
             let bell = guest.maps.bell();
@@ -351,7 +369,7 @@ impl Backend {
             });
             fds.extend([watch(bell), life]);
         }
-        if self.closer.try_again() && !self.closer.waits_for(MOST_CLOSING) {
+        if closes && !self.closer.waits_for(MOST_CLOSING) {
             fds.extend(self.doors.iter_mut().flat_map(|door| door.fds()).map(watch));
         }
         let doors_end = fds.len();
@@ -363,7 +381,7 @@ impl Backend {
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
         let (of_guests, of_doors) = ready[..doors_end].split_at(2 * self.guests.len());
-        let mut ended = Vec::new();
+        let (mut came, mut ended) = (Vec::new(), Vec::new());
         for (guest, ready) in self.guests.iter_mut().zip(of_guests.chunks(2)) {
             if ready[0] {
                 guest.maps.hear();
@@ -373,32 +391,44 @@ impl Backend {
             }
         }
         if of_doors.contains(&true) {
-            for event in self.doors.iter_mut().flat_map(|door| door.look()).collect::<Vec<_>>() {
-                match event {
-                    Event::Came(arrived) => self.let_in(arrived),
-                    Event::TurnedAway(why, line) => self.notices.turn_away(why, || line),
-                    Event::Noted(line) => self.notices.warn(|| line),
-                    Event::Went(place) => {
-                        let gone = self.guests.iter().filter(|guest| guest.maps.place() == place);
-                        ended.extend(gone.map(|guest| guest.address));
-                    }
-                }
-            }
+            self.look_at_doors(&mut came, &mut ended);
         }
         for address in ended {
             if let Some(at) = self.guests.iter().position(|guest| guest.address == address) {
                 self.remove(at, false);
             }
         }
+        // They may have the places of those that have gone.
+        came.into_iter().for_each(|(door, arrived)| self.let_in(door, arrived));
     }
 
-    fn let_in(&mut self, Arrived { maps, control }: Arrived) {
+    /// Who has come, by which door, and who has gone.
+    fn look_at_doors(&mut self, came: &mut Vec<(usize, Arrived)>, ended: &mut Vec<Address>) {
+        for (number, door) in self.doors.iter_mut().enumerate() {
+            for event in door.look() {
+                match event {
+                    Event::Came(arrived) => came.push((number, arrived)),
+                    Event::TurnedAway(why, line) => self.notices.turn_away(why, || line),
+                    Event::Noted(line) => self.notices.warn(|| line),
+                    Event::Went(place) => {
+                        // Another door may have the same place.
+                        let is_it = |guest: &&Guest| guest.door == number && guest.maps.place() == place;
+                        ended.extend(self.guests.iter().filter(is_it).map(|guest| guest.address));
+                    }
+                }
+            }
+        }
+    }
+
+    fn let_in(&mut self, door: usize, Arrived { maps, control }: Arrived) {
         let (name, place) = (maps.name().to_owned(), maps.place());
         let address = self.port.as_ref().map_or(maps.address(), |port| port.number(maps.address()));
         let is_taken = self.guests.iter().any(|guest| guest.address == address);
         let account = maps.account();
-        let refused = if self.guests.len() >= self.limits.guests || is_taken {
-            (Why::Crowded, "there are as many guests as there may be, or its address is taken".to_owned())
+        let refused = if is_taken {
+            (Why::Crowded, format!("another guest has the address {address}"))
+        } else if self.guests.len() >= self.limits.guests {
+            (Why::Crowded, "there are as many guests as there may be (--guests)".to_owned())
         } else if let Err(error) = self.books.check(account, &Amounts::default(), &PRICE) {
             (Why::Crowded, error.to_string())
         } else {
@@ -409,13 +439,15 @@ impl Backend {
                     if let Some(port) = &mut self.port {
                         port.add(address);
                     }
-                    return self.guests.push(Guest::new(maps, address, side));
+                    return self.guests.push(Guest::new(door, maps, address, side));
                 }
                 Err(error @ Error::Version) => (Why::Greeting, error.to_string()),
                 Err(error) => (Why::Memory, error.to_string()),
             }
         };
-        self.doors.iter_mut().for_each(|door| door.leave(place));
+        if let Some(door) = self.doors.get_mut(door) {
+            door.leave(place);
+        }
         self.closer.close((maps, control));
         let (why, text) = refused;
         self.notices.turn_away(why, || format!("{name} was turned away: {text}"));

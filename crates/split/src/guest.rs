@@ -11,7 +11,7 @@ use crate::{Address, Error, Limits, PAGE};
 use millrace_dma::{Access as Reach, Domain, Iova, MapError, Pinned, UnmapError, Window};
 use millrace_rdma::memory::ProtectionDomain;
 use millrace_rdma::number::Key;
-use millrace_rdma::served::{Amounts, Books, Number, SHARED_LEN, ServeError, Service, queue_lines, ring_len};
+use millrace_rdma::served::{Amounts, Books, Left, Number, SHARED_LEN, ServeError, Service, queue_lines, ring_len};
 use millrace_rdma::transport::Init;
 use millrace_rdma::work::Access;
 use millrace_ring::lines::{MOST_WORDS, Malformed};
@@ -47,7 +47,7 @@ pub(crate) struct Means<'b> {
 /// Memory that is mapped.
 struct Mapped {
     pages: u32,
-    /// The last of it that is dropped, by another thread.
+    /// Another thread drops it, after all else that lies in this memory.
     window: Window,
     price: Amounts,
 }
@@ -74,11 +74,15 @@ const NOTHING: Amounts = Amounts {
 
 /// A program in a guest.
 pub(crate) struct Guest {
+    /// By which door it has come.
+    pub door: usize,
     pub maps: Box<dyn Maps>,
     pub control: BackendSide,
     pub address: Address,
     /// Its number in the engine, when it has joined.
     pub number: Option<Number>,
+    /// What the engine has left of it when it has put it out.
+    pub left: Option<Left>,
     /// Of which kind queue pairs of its endpoint are.
     pub open: Option<Init>,
     /// Which opening of its endpoint this is, for endpoints on the wire: a random number.
@@ -128,13 +132,15 @@ fn no(errno: Errno) -> i32 {
 
 impl Guest {
     /// One that has been paid for ([`PRICE`]).
-    pub fn new(maps: Box<dyn Maps>, address: Address, control: BackendSide) -> Self {
+    pub fn new(door: usize, maps: Box<dyn Maps>, address: Address, control: BackendSide) -> Self {
         let opening = RandomState::new().hash_one(maps.place()) | 1;
         Self {
+            door,
             maps,
             control,
             address,
             number: None,
+            left: None,
             open: None,
             opening,
             connects: Allowance::default(),
@@ -184,10 +190,12 @@ impl Guest {
             }
             self.busy_until = None;
         }
+        // There may have been no thread for what is being unmapped, too.
+        let is_stuck = !self.closer.try_again();
         if self.releasing.is_some() {
-            return Some(RELEASED);
+            return Some(if is_stuck { HELD } else { RELEASED });
         }
-        let is_held = !self.late.is_empty() || self.closer.is_full() || !self.closer.try_again();
+        let is_held = is_stuck || !self.late.is_empty() || self.closer.is_full();
         is_held.then_some(HELD)
     }
 
@@ -431,7 +439,8 @@ impl Guest {
     }
 
     /// It has gone. What it had is unmapped by a thread of its own: that takes as long as it is much, and is paid for until then.
-    pub fn bury(mut self, left: impl Send + 'static, books: &mut Books) {
+    /// `Some`: there was no such thread, and it is to be tried again.
+    pub fn bury(mut self, left: Option<Left>, books: &mut Books) -> Option<Closer> {
         self.control.end();
         self.maps.ring();
         let debt = books.owe(self.maps.account(), &self.paid);
@@ -440,6 +449,7 @@ impl Guest {
             drop((left, self));
             drop(debt);
         });
+        closer.is_stuck().then_some(closer)
     }
 }
 

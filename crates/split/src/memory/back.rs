@@ -27,6 +27,8 @@ const MOST_RUNS: usize = 8;
 pub struct MemoryDoor {
     entrance: Entrance,
     strangers: Vec<Stranger>,
+    /// Which door of the backend this is.
+    number: u8,
     next: u64,
 }
 
@@ -37,15 +39,15 @@ struct Stranger {
 }
 
 impl MemoryDoor {
-    /// Listens at `path`.
+    /// Listens at `path`. `number`: which of the backend's doors of this kind it is.
     ///
     /// # Errors
     /// Something else is there, or the folder is not writable.
-    pub fn at(path: PathBuf) -> Result<Self, Error> {
+    pub fn at(path: PathBuf, number: u8) -> Result<Self, Error> {
         let what = format!("cannot listen at {}", path.display());
         let listener = Listener::private(path, Carries::Records).map_err(Error::system(what.clone()))?;
         let entrance = Entrance::new(listener, owner_only()).map_err(Error::system(what))?;
-        Ok(Self { entrance, strangers: Vec::new(), next: 0 })
+        Ok(Self { entrance, strangers: Vec::new(), number, next: 0 })
     }
 
     fn accept(&mut self, events: &mut Vec<Event>) {
@@ -121,7 +123,8 @@ impl MemoryDoor {
                     to_program,
                     name: format!("process {pid}"),
                     account: Account { uid, is_owner: !is_limited },
-                    place: self.next,
+                    number: self.number,
+                    place: u64::from(self.number) << 56 | self.next,
                     counts: Counts { pages: 1, ..Counts::default() },
                 };
                 Event::Came(Arrived { maps: Box::new(maps), control })
@@ -169,6 +172,7 @@ struct MemoryMaps {
     to_program: OwnedFd,
     name: String,
     account: Account,
+    number: u8,
     place: u64,
     counts: Counts,
 }
@@ -243,8 +247,8 @@ impl Maps for MemoryMaps {
     }
 
     fn address(&self) -> Address {
-        let [.., a, b, c, d] = self.place.to_be_bytes();
-        Address([0x02, b'M', a, b, c, d])
+        let [.., a, b, c] = self.place.to_be_bytes();
+        Address([0x02, b'M', self.number, a, b, c])
     }
 
     fn counts(&self) -> Counts {

@@ -39,7 +39,7 @@ impl Running {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("split.sock");
         let (stop, reports): (Arc<AtomicBool>, Arc<Mutex<Vec<Report>>>) = Default::default();
-        doors.push(Box::new(memory::MemoryDoor::at(path.clone()).unwrap()));
+        doors.push(Box::new(memory::MemoryDoor::at(path.clone(), 0).unwrap()));
         let (until, told, counts) = (stop.clone(), reports.clone(), Arc::default());
         let counted: Arc<Mutex<(PortCounts, TurnedAway)>> = Arc::clone(&counts);
         let port = port.map(|port| Port::open(&port).unwrap());

@@ -19,6 +19,9 @@ use millrace_tool::stop;
 use std::path::PathBuf;
 use teller::Teller;
 
+/// Doors of a kind: each has a byte of its guests' addresses.
+const MOST_DOORS: usize = 256;
+
 /// Options of `split`.
 #[derive(Debug, Args)]
 pub struct SplitArgs {
@@ -107,11 +110,14 @@ fn refused(error: Error) -> Failure {
 }
 
 fn backend(shared: &Shared, args: &BackendArgs) -> Result<(), Failure> {
-    let mut doors: Vec<Box<dyn Door>> = Vec::new();
-    for path in &args.socket {
-        doors.push(Box::new(MemoryDoor::at(path.clone()).map_err(refused)?));
+    if args.socket.len().max(args.ivshmem.len()) > MOST_DOORS {
+        return Err(Failure::Usage(format!("of --socket and of --ivshmem there may be {MOST_DOORS} each")));
     }
-    for (number, path) in (0..).zip(&args.ivshmem) {
+    let mut doors: Vec<Box<dyn Door>> = Vec::new();
+    for (number, path) in (0..=u8::MAX).zip(&args.socket) {
+        doors.push(Box::new(MemoryDoor::at(path.clone(), number).map_err(refused)?));
+    }
+    for (number, path) in (0..=u8::MAX).zip(&args.ivshmem) {
         doors.push(Box::new(IvshmemDoor::open(path, number).map_err(refused)?));
     }
     if args.xen {
