@@ -153,6 +153,8 @@ impl Server {
     fn talk(&mut self, hung_up: bool) {
         let Some(connection) = &mut self.connection else { return };
         match connection.talk(if hung_up { usize::MAX } else { MESSAGES }) {
+            // What it has said last is not waited for: that is read when something is closed, which may take as long as it has chosen.
+            Ok(()) if hung_up && connection.session.is_choked() => self.end(HUNG_UP),
             Ok(()) if self.is_late() => self.throw_out("it began something and did not end it"),
             Ok(()) => {}
             Err(HUNG_UP) => self.end(HUNG_UP),

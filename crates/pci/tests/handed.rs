@@ -70,6 +70,24 @@ fn descriptors_that_close_slowly_keep_nobody() {
     drop(ends);
 }
 
+/// As many as are closed at a time: then nothing is read from the machine, and that it has gone is seen all the same.
+#[test]
+fn a_machine_that_goes_while_much_is_being_closed_has_gone() {
+    let served = Served::new("queues=1", 1);
+    let stream = introduced(&served);
+    let message = whole(4, 0, &[0; 16]);
+    let (lingers, ends): (Vec<_>, Vec<_>) = (0..16).map(|_| lingering()).unzip();
+    let begin = Instant::now();
+    let fds: Vec<_> = lingers.iter().map(AsFd::as_fd).collect();
+    assert_eq!(give(&stream, &message[..2], &fds), Ok(2));
+    drop(lingers);
+    (&stream).write_all(&message[2..]).unwrap();
+    drop(stream);
+    still_works(&served);
+    assert!(begin.elapsed() < LINGERS);
+    drop(ends);
+}
+
 #[test]
 fn a_stranger_with_such_descriptors_does_not_keep_the_machine_that_is_there() {
     let served = Served::new("queues=1", 1);
