@@ -49,16 +49,14 @@ fn groups_are_inlined_or_spread_and_entries_follow() {
     assert!(world.rules().is_empty());
 }
 
+fn weighty(port: u32, weight: u16) -> Bucket {
+    Bucket { weight, watch_port: number::ANY, watch_group: 0xffff_ffff, actions: vec![output(port)] }
+}
+
 /// A world with group 4 over ports 1, 2 and 3 (0, 1 and 2 of the datapath), with weights of 1, 2 and 1, and an entry that uses it.
 fn balanced() -> World {
     let mut world = World::new();
-    let port = |port, weight| Bucket {
-        weight,
-        watch_port: number::ANY,
-        watch_group: 0xffff_ffff,
-        actions: vec![output(port)],
-    };
-    let buckets = vec![port(1, 1), port(2, 2), port(3, 1)];
+    let buckets = vec![weighty(1, 1), weighty(2, 2), weighty(3, 1)];
     let group = GroupMod { command: 0, kind: kind::SELECT, group: 4, buckets };
     assert_eq!(world.refused(&Message::GroupMod(group)), None);
     assert_eq!(world.refused(&Message::FlowMod(flow(5, ip(), vec![Action::Group(4)]))), None);
@@ -87,6 +85,32 @@ fn a_group_over_ports_moves_the_flows_of_those_that_go_and_no_others() {
     // Nobody is there: nobody gets it. And all is as it was when they are back.
     assert!(!down(&[0, 1, 2]).1);
     assert_eq!(down(&[]), (all, true));
+}
+
+#[test]
+fn a_port_without_weight_is_out_of_use_and_one_that_is_watched_counts() {
+    let mut world = balanced();
+    let mut change = |buckets| {
+        let group = GroupMod { command: 1, kind: kind::SELECT, group: 4, buckets };
+        assert_eq!(world.refused(&Message::GroupMod(group)), None);
+        let mut table = world.table.groups[&4].clone();
+        table.sort_unstable();
+        table.dedup();
+        (table, world.rules()[0].ends_with("actions=balance:4"))
+    };
+    assert_eq!(change(vec![weighty(1, 1), weighty(2, 0)]), (vec![0], true));
+    assert_eq!(change(vec![weighty(1, 1), weighty(2, 1), weighty(3, 0)]), (vec![0, 1], true));
+    // A port whose bucket watches another one goes with that.
+    change(vec![Bucket { watch_port: 3, ..weighty(1, 1) }, weighty(2, 1)]);
+    world.table.down = vec![2];
+    world.switch.look_at_ports(&mut world.table);
+    assert!(world.table.groups[&4].iter().all(|port| *port == 1), "{:?}", world.table.groups);
+    // Nothing is done for a port that the group has not got.
+    let group = GroupMod { command: 1, kind: kind::SELECT, group: 4, buckets: vec![weighty(1, 1), weighty(2, 1)] };
+    assert_eq!(world.refused(&Message::GroupMod(group)), None);
+    world.table.down = vec![];
+    world.switch.look_at_ports(&mut world.table);
+    assert!(!world.table.last.iter().any(|change| matches!(change, Change::Group(..))), "{:?}", world.table.last);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use millrace_agent::wire::flow::FlowMod;
 use millrace_agent::wire::instruction::Instruction;
 use millrace_agent::wire::oxm::Oxm;
 use millrace_agent::wire::port::{PortMod, config, number};
+use std::time::Duration;
 
 #[test]
 fn a_port_does_what_controllers_say() {
@@ -45,6 +46,22 @@ fn a_port_does_what_controllers_say() {
     world.switch.gone(&[Gone { key: barrier, version: 99, why: Why::Delete, counts: Counts::default() }]);
     world.switch.settle(&mut world.table);
     assert!(world.table.rules.contains_key(&barrier));
+    // Also beside an entry that the datapath does not take, and after it was not taken itself.
+    world.table.rules.remove(&barrier);
+    world.switch.gone(&[Gone { key: barrier, version: 100, why: Why::Delete, counts: Counts::default() }]);
+    world.table.full = Some(3);
+    assert_eq!(world.refused(&Message::FlowMod(flow(3, ip(), vec![]))), Some(error::flow_mod::TABLE_FULL));
+    assert!(world.table.rules.contains_key(&barrier));
+    world.table.rules.remove(&barrier);
+    world.switch.gone(&[Gone { key: barrier, version: 101, why: Why::Delete, counts: Counts::default() }]);
+    world.table.full = Some(barrier.priority);
+    assert_eq!(world.refused(&Message::FlowMod(flow(3, ip(), vec![]))), None, "others do not suffer from it");
+    assert_eq!(world.refused(&Message::FlowMod(FlowMod { command: 4, ..flow(3, ip(), vec![]) })), None);
+    world.table.full = None;
+    world.switch.set_now(Duration::from_secs(1));
+    world.switch.settle(&mut world.table);
+    assert!(world.table.rules.contains_key(&barrier), "{:?}", world.rules());
+    world.said();
     // Another agent makes it the same.
     let messages: Vec<_> = world.switch.messages().collect();
     let mut other = Switch::new(Identity::default());

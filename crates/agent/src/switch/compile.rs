@@ -395,8 +395,8 @@ impl<'a> Line<'a> {
             return self.push(Action::Rss(number));
         }
         self.uses(Use::Ports);
-        if let Some(Spread::Ports { is_alive, .. }) = group.spread {
-            return if is_alive { self.push(Action::Balance(number)) } else { Ok(()) };
+        if let Some(Spread::Ports { alive, .. }) = &group.spread {
+            return if alive.contains(&true) { self.push(Action::Balance(number)) } else { Ok(()) };
         }
         let mut parts = Vec::new();
         for bucket in group.active(self.world.live) {

@@ -1,6 +1,6 @@
 //! Groups: which there are, what they may be, and which buckets count.
 
-use super::balance::{Ports, balance};
+use super::balance::{Ports, again, balance};
 use super::compile::MOST_ASKED;
 use crate::wire::action::Action;
 use crate::wire::error::{Refusal, group_mod as refused};
@@ -38,8 +38,8 @@ pub struct Group {
 pub(super) enum Spread {
     /// It chooses a queue of the host.
     Queues(GroupSpec),
-    /// It chooses a port, if any of them is alive.
-    Ports { spec: GroupSpec, is_alive: bool },
+    /// It chooses a port, if any of them is alive. Of its shares, in the order of buckets: whose each entry is while all are alive, and which are.
+    Ports { spec: GroupSpec, due: Vec<u16>, alive: Vec<bool> },
 }
 
 impl Spread {
@@ -144,10 +144,8 @@ impl Group {
 
     /// The same over ports that are as they are now, if that makes a difference. One of which a port has gone stays as it is.
     pub(super) fn over(&self, ports: &Ports<'_>) -> Option<Self> {
-        let balances = matches!(self.spread, Some(Spread::Ports { .. }));
-        let spread = balance(&self.desc.buckets, ports).filter(|_| balances);
-        let is_new = spread.is_some() && spread != self.spread;
-        is_new.then(|| Self { spread, ..self.clone() })
+        let spread = again(&self.desc.buckets, ports, self.spread.as_ref()?)?;
+        Some(Self { spread: Some(spread), ..self.clone() })
     }
 
     /// The buckets that count, while these ports have somebody at the other end.

@@ -100,6 +100,9 @@ pub struct Switch {
     port_configs: BTreeMap<u32, u32>,
     /// Ports of the datapath where nothing goes out, because of that.
     closed: Vec<u32>,
+    /// Rules that close ports and that somebody has deleted; when they are tried again.
+    torn: HashSet<FlowKey>,
+    closes_from: Option<Duration>,
     /// Entries that were looked at for packets of controllers.
     looked_at: usize,
     tunnels: Vec<TunnelPort>,
@@ -136,6 +139,8 @@ impl Switch {
             ports: Vec::new(),
             port_configs: BTreeMap::new(),
             closed: Vec::new(),
+            torn: HashSet::new(),
+            closes_from: None,
             looked_at: 0,
             tunnels: Vec::new(),
             port_numbers: Vec::new(),
@@ -443,6 +448,7 @@ impl Switch {
 
     /// Does at the datapath what was collected.
     pub fn settle(&mut self, datapath: &mut dyn Datapath) {
+        self.close(datapath);
         let items = std::mem::take(&mut self.batch.items);
         match self.commit(datapath) {
             // Nobody knows what was done: done again, it could be done twice.

@@ -213,12 +213,27 @@ impl Switch {
         rules.map(|rule| FlowKey::of(&rule)).collect()
     }
 
-    /// A rule has gone. If it was one that closes a port, it comes back, with what is collected.
+    /// A rule has gone. If it was one that closes a port, it comes back.
     pub(super) fn bar_again(&mut self, key: &FlowKey) {
+        if self.barriers().contains(key) {
+            self.torn.insert(*key);
+        }
+    }
+
+    /// Closes ports again whose rules have gone. They come by themselves, and again until the datapath takes them: controllers were told that
+    /// these ports are closed.
+    pub(super) fn close(&mut self, datapath: &mut dyn Datapath) {
+        if self.torn.is_empty() || self.closes_from.is_some_and(|at| self.now < at) {
+            return;
+        }
         let barriers = self.port_configs.iter().filter_map(|(number, config)| self.barrier(*number, *config));
-        let torn = barriers.filter(|rule| FlowKey::of(rule) == *key).map(Change::Add);
-        let torn: Vec<_> = torn.filter(|rule| !self.batch.changes.contains(rule)).collect();
-        self.batch.changes.extend(torn);
+        let torn: Vec<_> = barriers.filter(|rule| self.torn.contains(&FlowKey::of(rule))).map(Change::Add).collect();
+        if torn.is_empty() || datapath.commit(&torn).is_ok() {
+            self.torn.clear();
+            self.closes_from = None;
+        } else {
+            self.closes_from = Some(self.now + SOON);
+        }
     }
 
     /// Tells controllers how a port is.
