@@ -2,8 +2,10 @@
 # The card's socket is in a folder for all: what another user has put beside it is not the agent's. A state file of his is refused, a FIFO keeps nobody
 # waiting, a lock of his nobody out, and a socket of his is not asked.
 . "$(dirname "$0")/../lib.sh"
-needs setpriv python3 mkfifo
+needs setpriv python3 mkfifo ip
 [ "$(id -u)" -eq 0 ] || skip "only root can be two users"
+private_network "$@"
+ip link set lo up
 
 cp "$millrace" "$scratch/millrace"
 chmod 755 "$scratch" "$scratch/millrace"

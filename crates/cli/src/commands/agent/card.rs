@@ -23,13 +23,20 @@ const SNAP: u32 = 16 * 1024;
 /// How long what was seen of all rules is used again: whoever asks often does not make the card list them each time.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// How long until rules of the agent's own are put back once more.
+/// How long until rules of the agent's own are put back once more, and until somebody tries again to listen who could not.
 const MENDED: Duration = Duration::from_millis(500);
 
 /// Packets that were lost: for controllers, and of controllers.
 pub struct Losses {
     pub unheard: u64,
     pub unsent: u64,
+}
+
+/// Listens to packets for controllers.
+struct Ear {
+    listener: FlowListener,
+    /// What it has missed so far.
+    missed: u64,
 }
 
 /// A card.
@@ -50,9 +57,11 @@ pub struct Card<'a> {
     mended: Option<Instant>,
     ports: u32,
     /// To packets that rules send to controllers, and to those whose time to live was at its end.
-    listeners: [Option<FlowListener>; 2],
+    ears: [Option<Ear>; 2],
     /// It was said that nobody can listen.
     is_deaf: bool,
+    /// Nobody tries to listen before.
+    listens_from: Option<Instant>,
     /// Packets for controllers that were not heard.
     unheard: u64,
     /// What was seen last, as long as nothing is changed.
@@ -66,20 +75,20 @@ impl<'a> Card<'a> {
     pub fn new(device: &'a Device, first: Option<FirstTable>) -> Result<Self, millrace::Error> {
         // What is added and modified is known: it is done here.
         let watch = device.flows().watch_removed()?;
-        let (sender, listeners) = (Sender::default(), [None, None]);
         Ok(Self {
             device,
             watch,
             has_more: false,
             has_lost: false,
-            sender,
+            sender: Sender::default(),
             first,
             own: HashSet::new(),
             torn: HashSet::new(),
             mended: None,
             ports: 0,
-            listeners,
+            ears: [None, None],
             is_deaf: false,
+            listens_from: None,
             unheard: 0,
             seen: None,
             gone: None,
@@ -119,33 +128,45 @@ impl<'a> Card<'a> {
     /// Listens to packets that rules send to controllers, and to those whose time to live was at its end, or does so no more. Whether it listens.
     pub fn listen(&mut self, wanted: [bool; 2], rate: u32) -> bool {
         let kinds = [FlowTapWants::Cookie { cookie: PUNTS, mask: PUNTS }, FlowTapWants::Expired];
-        for ((listener, wanted), wants) in self.listeners.iter_mut().zip(wanted).zip(kinds) {
-            if !wanted {
-                *listener = None;
-            } else if listener.is_none() {
-                match self.device.flows().tap(FlowTap { wants, snap: SNAP, after: true, rate }) {
-                    Ok(new) => *listener = Some(new),
-                    Err(error) => {
-                        if !std::mem::replace(&mut self.is_deaf, true) {
-                            note(format!("controllers get no packets: {error}"));
-                        }
+        // A connection has one tap at a time, and the next ends it: the second has a connection of its own. To a card inside this program there is no
+        // other one.
+        let is_inside = self.device.name().starts_with("embedded");
+        let wanted = [wanted[0], wanted[1] && !(is_inside && wanted[0])];
+        self.ears.iter_mut().zip(wanted).filter(|(_, wanted)| !wanted).for_each(|(ear, _)| *ear = None);
+        for (at, wants) in kinds.into_iter().enumerate().filter(|(at, _)| wanted[*at]) {
+            if self.ears[at].is_some() || self.listens_from.is_some_and(|from| Instant::now() < from) {
+                continue;
+            }
+            let tap = FlowTap { wants, snap: SNAP, after: true, rate };
+            let listener = match at == 0 || is_inside {
+                true => self.device.flows().tap(tap),
+                false => Device::open(self.device.name()).and_then(|other| other.flows().tap(tap)),
+            };
+            match listener {
+                Ok(listener) => self.ears[at] = Some(Ear { listener, missed: 0 }),
+                Err(error) => {
+                    self.listens_from = Some(Instant::now() + MENDED);
+                    if !std::mem::replace(&mut self.is_deaf, true) {
+                        note(format!("controllers get no packets: {error}"));
                     }
                 }
             }
         }
-        self.listeners.iter().any(Option::is_some)
+        self.ears.iter().any(Option::is_some)
     }
 
     /// Packets for controllers.
     pub fn heard(&mut self) -> Vec<Heard> {
         let mut all = Vec::new();
-        for (place, is_expired) in self.listeners.iter_mut().zip([false, true]) {
-            let Some(heard) = place.as_mut().map(|listener| listener.next(Duration::ZERO)) else { continue };
-            let Ok(heard) = heard else {
+        for (place, is_expired) in self.ears.iter_mut().zip([false, true]) {
+            let Some(ear) = place else { continue };
+            let Ok(heard) = ear.listener.next(Duration::ZERO) else {
                 *place = None;
                 continue;
             };
-            self.unheard += heard.lost;
+            // Both are sums since it began to listen.
+            let missed = heard.lost + heard.limited;
+            self.unheard += missed.saturating_sub(std::mem::replace(&mut ear.missed, missed));
             for mut heard in heard.frames.into_iter().filter_map(packet) {
                 heard.rules.retain(|rule| !self.own.contains(rule));
                 all.push(Heard { is_expired, ..heard });

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use millrace::Device;
@@ -32,6 +32,8 @@ pub struct State {
     path: PathBuf,
     /// Whether it is for another card, too.
     lasts: bool,
+    /// Where an agent of an older version has left it, whoever ran that.
+    before: PathBuf,
     card: Vec<u8>,
     file: Option<File>,
     len: u64,
@@ -56,7 +58,9 @@ impl State {
         let of_card = beside(&format!("{of_both}.lock"));
         let locks = [of_card, locked.into()].iter().map(|place| lock(place)).collect::<Result<Vec<_>, _>>()?;
         let locks = locks.into_iter().flatten().collect();
-        Ok(Self { path, lasts: asked.is_some(), card, file: None, len: 0, whole: 0, has_failed: false, _locks: locks })
+        let before = beside(&format!("millrace-agent-{}.state", device.card_pid()));
+        let lasts = asked.is_some();
+        Ok(Self { path, lasts, before, card, file: None, len: 0, whole: 0, has_failed: false, _locks: locks })
     }
 
     /// Where it is.
@@ -68,7 +72,10 @@ impl State {
     pub fn left(&self) -> Result<Left, Failure> {
         let bytes = match self.read() {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Left::default()),
+            Err(error) if error.kind() == ErrorKind::NotFound => match self.read_before() {
+                Some(bytes) => bytes,
+                None => return Ok(Left::default()),
+            },
             Err(source) => return Err(Failure::File { doing: "cannot read", path: self.path.clone(), source }),
         };
         let mut left = Left::default();
@@ -108,6 +115,16 @@ impl State {
         let mut bytes = Vec::new();
         open(OpenOptions::new().read(true), &self.path)?.read_to_end(&mut bytes)?;
         Ok(bytes)
+    }
+
+    /// What an agent of an older version has left, which had no user in the name: if it was this user's.
+    fn read_before(&self) -> Option<Vec<u8>> {
+        let mut file = open_own(OpenOptions::new().read(true), &self.before).ok().filter(|_| !self.lasts)?;
+        let is_own = file.metadata().ok()?.uid() == rustix::process::geteuid().as_raw();
+        let mut bytes = Vec::new();
+        is_own.then(|| file.read_to_end(&mut bytes))?.ok()?;
+        note(format!("{} is not there: reading {}", self.place(), self.before.display()));
+        Some(bytes)
     }
 
     /// Whether what was done is not in the file, since it could not be written.
