@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The card's socket is in a folder for all: what another user has put beside it is not the agent's. A state file of his is refused, a FIFO keeps nobody
-# waiting, a lock of his nobody out, and a socket of his is not asked.
+# waiting, a lock of his nobody out, and a socket of his is not asked. What an older version has left is taken up, if it is this user's.
 . "$(dirname "$0")/../lib.sh"
 needs setpriv python3 mkfifo ip
 [ "$(id -u)" -eq 0 ] || skip "only root can be two users"
@@ -74,5 +74,24 @@ await 20 "${victim[@]}" agent status >"$scratch/said" 2>&1 || fail "the agent do
 refused "an agent runs already"
 kill -INT "$agent"
 ended "$agent" 20
+
+# An older version had no user in the name of its state: whose it is says whether it is taken up. With one entry, which matches everything.
+old=$folder/millrace-agent-$card.state
+mv "$state" "$old"
+printf '\4\16\0\70\0\0\0\0' >>"$old"
+printf '\0%.0s' {1..24} >>"$old"
+printf '\377%.0s' {1..12} >>"$old"
+printf '\0\0\0\0\0\1\0\4\0\0\0\0' >>"$old"
+for owner in 7778 7777; do
+    chown "$owner" "$old"
+    background "upgraded-$owner" "${victim[@]}" agent --listen ptcp:6698:127.0.0.1
+    agent=$started
+    await 20 grep -q "controllers may connect" "$scratch/upgraded-$owner.log" || fail "the agent does not begin: $(cat "$scratch/upgraded-$owner.log")"
+    kill -INT "$agent"
+    ended "$agent" 20
+    rm "$state"
+done
+! grep -q "took up" "$scratch/upgraded-7778.log" || fail "a state of somebody else is taken up: $(cat "$scratch/upgraded-7778.log")"
+grep -q "took up 1 entries" "$scratch/upgraded-7777.log" || fail "the state of an older version is not taken up: $(cat "$scratch/upgraded-7777.log")"
 kill -INT "$card"
 ended "$card" 20
