@@ -2,6 +2,7 @@
 
 use crate::counts::GuestCounts;
 use crate::guest::pages_of;
+use crate::late::{Heard, Late};
 use crate::message::{MOST_REFERENCES, Message, Request, Welcome};
 use crate::page::GuestSide;
 use crate::rights::right_for;
@@ -46,21 +47,25 @@ pub struct Frontend {
     /// Held as long as the backend may use it.
     _page: Granted,
     shares: HashMap<u64, Granted>,
-    /// Memory that the backend may have mapped without an answer that says so: it is not used again.
+    /// Memory that a backend that writes nonsense may have mapped: it is not used again.
     unsure: Vec<Granted>,
     /// The rings of work, completions and events.
     pub(crate) program: Program,
     welcome: Welcome,
-    told: VecDeque<Message>,
+    told: VecDeque<Heard>,
     told_dropped: u64,
     words: Box<[u64; MOST_WORDS]>,
     was_served: bool,
     /// How long an answer may take.
-    patience: Duration,
+    pub(crate) patience: Duration,
     /// Of the last request.
     number: u64,
     /// Of the request that was sent without waiting for its answer, until that comes.
     unawaited: Option<u64>,
+    /// Requests whose answers were given up, and have not come yet.
+    late: HashMap<u64, Late>,
+    /// What they have made, and nobody wants.
+    undo: VecDeque<Request>,
     late_answers: u64,
 }
 
@@ -106,6 +111,8 @@ impl Frontend {
             patience: ANSWER,
             number: 0,
             unawaited: None,
+            late: HashMap::new(),
+            undo: VecDeque::new(),
             late_answers: 0,
         };
         let welcome = frontend.ask(&Request::Hello)?;
@@ -127,12 +134,46 @@ impl Frontend {
     /// [`Error::Refused`], [`Error::Right`], [`Error::Gone`], [`Error::Silent`], [`Error::Version`].
     pub fn ask(&mut self, request: &Request) -> Result<Vec<u64>, Error> {
         let until = Instant::now() + self.patience;
-        // When that is answered it has been read, and there is room for this one.
-        if let Some(before) = self.unawaited {
-            let _ = self.answer_to(before, until)?;
+        loop {
+            // When that is answered it has been read, and there is room for the next.
+            if let Some(before) = self.unawaited {
+                let _ = self.answer_to(before, until)?;
+            }
+            if !self.undo()? {
+                break;
+            }
         }
         let number = self.send(request)?;
-        self.answer_to(number, until)?.map_err(|errno| refusal(request, errno))
+        let answer = self.answer_to(number, until);
+        if matches!(answer, Err(Error::Silent)) {
+            self.late.extend(Late::of(request).map(|late| (number, late)));
+        }
+        answer?.map_err(|errno| refusal(request, errno))
+    }
+
+    /// Asks for something to be undone that a request has made whose answer was given up. Whether there was something, and room for it.
+    pub(crate) fn undo(&mut self) -> Result<bool, Error> {
+        let Some(request) = self.undo.pop_front() else { return Ok(false) };
+        if !self.send_unawaited(&request)? {
+            self.undo.push_front(request);
+            return Ok(false);
+        }
+        self.late.extend(Late::of(&request).map(|late| (self.number, late)));
+        Ok(true)
+    }
+
+    /// Whether the backend was told that the connection with that one is over, and has not answered yet.
+    pub(crate) fn leaves(&self, other: Address) -> bool {
+        self.late.values().any(|late| matches!(late, Late::Disconnect(of) if *of == other))
+    }
+
+    /// Memory that was to be registered, and was not, is given back: now, or when it is known what has become of it.
+    pub(crate) fn abandon(&mut self, at: Iova) {
+        let is_it = |late: &&mut Late| matches!(late, Late::Register(of, _) if *of == at);
+        match self.late.values_mut().find(is_it) {
+            Some(late) => *late = Late::Register(at, true),
+            None => drop(self.release(at)),
+        }
     }
 
     /// Sends a request whose answer says nothing that this side needs, unless one such is on its way. Whether it was sent.
@@ -143,8 +184,10 @@ impl Frontend {
         if self.unawaited.is_some() {
             return Ok(false);
         }
-        self.unawaited = Some(self.send(request)?);
-        Ok(true)
+        // What has no room now has some later.
+        let sent = self.send(request).ok();
+        self.unawaited = sent;
+        Ok(sent.is_some())
     }
 
     /// Sends a request: its number.
@@ -200,23 +243,28 @@ impl Frontend {
             match Message::read(&self.words[..len]).ok_or(Error::Version)? {
                 Message::Answer(number, answer) => {
                     let was_unawaited = self.unawaited.take_if(|unawaited| *unawaited == number).is_some();
+                    if let Some(late) = self.late.remove(&number) {
+                        let memory = (&mut self.shares, &mut *self.grants);
+                        let heard = late.settle(&answer, memory, &mut self.undo);
+                        self.told.extend(heard);
+                    }
                     if wanted == Some(number) {
                         return Ok(Some(answer));
                     }
                     self.late_answers += u64::from(!was_unawaited);
                 }
                 Message::Told(..) if self.told.len() >= MOST_TOLD => self.told_dropped += 1,
-                told => self.told.push_back(told),
+                told => self.told.push_back(Heard::Told(told)),
             }
         }
         Ok(None)
     }
 
-    /// What the backend has told unasked.
+    /// What the backend has told unasked, and late answers.
     ///
     /// # Errors
     /// [`Error::Version`]: it writes nonsense.
-    pub fn take_told(&mut self) -> Result<Option<Message>, Error> {
+    pub(crate) fn take_told(&mut self) -> Result<Option<Heard>, Error> {
         if self.told.is_empty() && self.control.answers.has_more() {
             self.hear(None)?;
         }
@@ -224,10 +272,10 @@ impl Frontend {
     }
 
     /// What the backend has told of connections with that endpoint, and was not taken yet.
-    pub(crate) fn take_told_of(&mut self, other: Address) -> Vec<Message> {
-        let is_of = |message: &Message| match message {
-            Message::Connected(of, ..) | Message::Over(of) => *of == other,
-            Message::Answer(..) | Message::Told(..) => false,
+    pub(crate) fn take_told_of(&mut self, other: Address) -> Vec<Heard> {
+        let is_of = |heard: &Heard| match heard {
+            Heard::Told(Message::Connected(of, ..) | Message::Over(of)) | Heard::Disconnected(of) => *of == other,
+            Heard::Told(Message::Answer(..) | Message::Told(..)) => false,
         };
         let (of, left): (Vec<_>, Vec<_>) = core::mem::take(&mut self.told).into_iter().partition(is_of);
         self.told = left.into();
@@ -256,6 +304,7 @@ impl Frontend {
     pub fn share(&mut self, len: usize) -> Result<(Iova, Window), Error> {
         let pages = pages_of(len).ok_or_else(|| Error::system("memory to be granted")(Errno::INVAL))?;
         let granted = self.grants.grant(pages)?;
+        let (before, messages) = (self.number, granted.references.len().div_ceil(MOST_REFERENCES) as u64);
         match self.tell_pages(pages, &granted) {
             Ok(at) => {
                 let window = granted.window.clone();
@@ -263,9 +312,12 @@ impl Frontend {
                 Ok((at, window))
             }
             Err(error) => {
-                // Who does not answer in time may do it all the same.
                 match error {
-                    Error::Silent | Error::Version => self.unsure.push(granted),
+                    // Who does not answer in time may do it all the same, if it has been told all.
+                    Error::Silent if self.number.wrapping_sub(before) >= messages => {
+                        self.late.insert(self.number, Late::Grant(granted));
+                    }
+                    Error::Version => self.unsure.push(granted),
                     _ => self.grants.end(granted),
                 }
                 Err(error)
@@ -289,7 +341,12 @@ impl Frontend {
     /// # Errors
     /// [`Error::Refused`] with EBUSY while something does.
     pub fn release(&mut self, at: Iova) -> Result<(), Error> {
-        self.ask(&Request::Release(at))?;
+        let was_there = self.shares.contains_key(&at.get());
+        match self.ask(&Request::Release(at)) {
+            // It was done before, and the answer has come late.
+            Err(Error::Refused { .. }) if was_there && !self.shares.contains_key(&at.get()) => return Ok(()),
+            done => drop(done?),
+        }
         if let Some(granted) = self.shares.remove(&at.get()) {
             self.grants.end(granted);
         }
@@ -328,7 +385,7 @@ fn refusal(request: &Request, errno: i32) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::PAGE;
     use crate::page::BackendSide;
@@ -359,13 +416,13 @@ mod tests {
     }
 
     /// A backend that answers what it is told to.
-    struct Backend {
+    pub struct Backend {
         side: BackendSide,
         words: Box<[u64; MOST_WORDS]>,
     }
 
     impl Backend {
-        fn next(&mut self) -> (u64, Request) {
+        pub fn next(&mut self) -> (u64, Request) {
             let end = Instant::now() + Duration::from_secs(60);
             while Instant::now() < end {
                 if let Some(len) = self.side.requests.take(&mut self.words).unwrap() {
@@ -377,13 +434,13 @@ mod tests {
             panic!("nothing is asked for");
         }
 
-        fn say(&mut self, message: &Message) {
+        pub fn say(&mut self, message: &Message) {
             assert!(self.side.answers.send(&message.write()));
         }
     }
 
     /// The two, of which the backend has answered what comes first.
-    fn meet() -> (Frontend, Backend) {
+    pub fn meet() -> (Frontend, Backend) {
         let mut grants = Here(0);
         let page = grants.grant(1).unwrap();
         let control = GuestSide::new(&page.window).unwrap();
@@ -405,7 +462,7 @@ mod tests {
         frontend.patience = Duration::from_millis(5);
         assert!(matches!(frontend.ask(&Request::Release(Iova::new(1))), Err(Error::Silent)));
         assert!(matches!(frontend.share(PAGE), Err(Error::Silent)));
-        assert_eq!(frontend.unsure.len(), 1, "the backend may map it yet");
+        assert_eq!(frontend.late.len(), 2, "the backend may map it yet");
         frontend.patience = ANSWER;
         let thread = std::thread::spawn(move || {
             let late = [backend.next(), backend.next()].map(|(number, _)| number);
@@ -416,6 +473,58 @@ mod tests {
         });
         assert_eq!(frontend.ask(&Request::Release(Iova::new(2))).unwrap(), [7]);
         assert_eq!(frontend.late_answers, 2);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn what_was_made_late_is_undone_and_what_was_not_said_is_not_kept() {
+        let (mut frontend, mut backend) = meet();
+        frontend.patience = Duration::from_millis(5);
+        let before = frontend.shares.len();
+        assert!(matches!(frontend.share(PAGE), Err(Error::Silent)));
+        assert!(matches!(frontend.engine(wire::Request::CreateDomain), Err(Error::Silent)));
+        for words in [vec![1, 8192], vec![5]] {
+            let (number, _) = backend.next();
+            backend.say(&Message::Answer(number, Ok(words)));
+        }
+        frontend.hear(None).unwrap();
+        frontend.patience = ANSWER;
+        let thread = std::thread::spawn(move || {
+            let asked = [(); 3].map(|()| {
+                let (number, request) = backend.next();
+                backend.say(&Message::Answer(number, Ok(Vec::new())));
+                request
+            });
+            (asked, backend)
+        });
+        frontend.ask(&Request::Count).unwrap();
+        let (asked, _backend) = thread.join().unwrap();
+        let destroy = wire::Request::DestroyDomain(millrace_rdma::memory::ProtectionDomain(5));
+        assert_eq!(asked, [Request::Release(Iova::new(8192)), Request::Engine(destroy), Request::Count]);
+        assert_eq!((frontend.shares.len(), frontend.late.len()), (before, 0));
+        // The other side reads nothing more: what finds no room names no memory.
+        frontend.patience = Duration::ZERO;
+        while frontend.send(&Request::Count).is_ok() {}
+        assert!(matches!(frontend.share(PAGE), Err(Error::Silent)));
+        assert!(frontend.late.is_empty() && frontend.unsure.is_empty());
+        assert!(!frontend.send_unawaited(&Request::Count).unwrap(), "what has no room is sent later");
+    }
+
+    #[test]
+    fn memory_that_is_given_back_late_is_given_back_once() {
+        let (mut frontend, mut backend) = meet();
+        let at = Iova::new(*frontend.shares.keys().next().unwrap());
+        frontend.patience = Duration::from_millis(5);
+        assert!(matches!(frontend.release(at), Err(Error::Silent)));
+        frontend.patience = ANSWER;
+        let thread = std::thread::spawn(move || {
+            for answer in [Ok(Vec::new()), Err(2)] {
+                let (number, _) = backend.next();
+                backend.say(&Message::Answer(number, answer));
+            }
+        });
+        frontend.release(at).unwrap();
+        assert!(frontend.shares.is_empty());
         thread.join().unwrap();
     }
 

@@ -29,6 +29,7 @@ mod error;
 mod frontend;
 mod guest;
 pub mod ivshmem;
+mod late;
 mod meeting;
 pub mod memory;
 pub mod message;

@@ -7,6 +7,7 @@ pub use region::Region;
 pub use transfer::{Part, Transfer};
 
 use crate::frontend::{Frontend, Status};
+use crate::late::Heard;
 use crate::meeting::capabilities;
 use crate::message::{MOST_TOLD, Message, Request, read_pair};
 use crate::{Access, Address, Completion, Error, Failed, Told};
@@ -69,6 +70,14 @@ struct Peer {
     /// Tokens of buffers that have not ended, in their order.
     buffers: VecDeque<u64>,
     is_over: bool,
+    /// The backend was told that it is over, and has not answered in time.
+    is_leaving: bool,
+}
+
+impl Peer {
+    fn is_connected(&self) -> bool {
+        !self.is_over && !self.is_leaving
+    }
 }
 
 struct Inner {
@@ -178,7 +187,7 @@ impl Endpoint {
                 Ok(Region { inner, key, at, len, window })
             }
             Err(error) => {
-                let _ = inner.frontend.release(at);
+                inner.frontend.abandon(at);
                 Err(error)
             }
         }
@@ -206,7 +215,11 @@ impl Endpoint {
     /// [`Error`].
     pub fn disconnect(&self, other: Address) -> Result<(), Error> {
         let mut inner = lock(&self.inner);
-        inner.frontend.ask(&Request::Disconnect(other))?;
+        let done = inner.frontend.ask(&Request::Disconnect(other));
+        if done.is_err() && inner.frontend.leaves(other) {
+            inner.peers.entry(other).and_modify(|peer| peer.is_leaving = true);
+        }
+        done?;
         inner.hear_of(other);
         inner.forget(other);
         Ok(())
@@ -227,7 +240,7 @@ impl Endpoint {
     pub fn receive(&self, other: Address, local: Part, token: u64) -> Result<(), Error> {
         let mut inner = lock(&self.inner);
         inner.listen()?;
-        let peer = inner.peers.get(&other).filter(|peer| !peer.is_over).ok_or(Error::NotConnected(other))?;
+        let peer = inner.peers.get(&other).filter(|peer| peer.is_connected()).ok_or(Error::NotConnected(other))?;
         let (qpn, piece) = (peer.qpn, Piece { address: local.offset, len: local.len, lkey: local.key });
         if token >= BUFFER {
             return Err(Error::Refused { what: "a token of 64 bits for a buffer", errno: Errno::INVAL.raw_os_error() });
@@ -289,7 +302,7 @@ impl Endpoint {
     pub fn peers(&self) -> Result<Vec<Address>, Error> {
         let mut inner = lock(&self.inner);
         inner.listen()?;
-        Ok(inner.peers.iter().filter(|(_, peer)| !peer.is_over).map(|(address, _)| *address).collect())
+        Ok(inner.peers.iter().filter(|(_, peer)| peer.is_connected()).map(|(address, _)| *address).collect())
     }
 
     /// What both sides have counted.
@@ -330,7 +343,7 @@ fn full_of(full: Full, other: Address) -> Error {
 impl Inner {
     fn connect(&mut self, other: Address) -> Result<(), Error> {
         self.listen()?;
-        if self.peers.get(&other).is_some_and(|peer| !peer.is_over) {
+        if self.peers.get(&other).is_some_and(Peer::is_connected) {
             return Ok(());
         }
         let answer = match self.frontend.ask(&Request::Connect(other)) {
@@ -348,14 +361,14 @@ impl Inner {
     /// They are connected already: the other one has asked for it, which was told before.
     fn met(&mut self, other: Address, errno: i32) -> Result<(), Error> {
         self.hear_of(other);
-        let is_there = self.peers.get(&other).is_some_and(|peer| !peer.is_over);
+        let is_there = self.peers.get(&other).is_some_and(Peer::is_connected);
         if is_there { Ok(()) } else { Err(Error::Refused { what: Request::Connect(other).what(), errno }) }
     }
 
     fn add(&mut self, other: Address, qpn: Qpn, granted: &Capabilities) {
         self.forget(other);
         self.frontend.program.add_pair(qpn, granted, false);
-        self.peers.insert(other, Peer { qpn, open: 0, buffers: VecDeque::new(), is_over: false });
+        self.peers.insert(other, Peer { qpn, open: 0, buffers: VecDeque::new(), is_over: false, is_leaving: false });
         self.others.insert(qpn, other);
     }
 
@@ -416,10 +429,15 @@ impl Inner {
         {
             self.dead.pop_front();
         }
+        self.frontend.undo()?;
         Ok(())
     }
 
-    fn take_told(&mut self, told: Message) {
+    fn take_told(&mut self, heard: Heard) {
+        let told = match heard {
+            Heard::Told(told) => told,
+            Heard::Disconnected(other) => return self.forget(other),
+        };
         match told {
             Message::Connected(other, qpn, granted) => self.add(other, qpn, &granted),
             Message::Over(other) => {
@@ -443,7 +461,7 @@ impl Inner {
 
     fn post(&mut self, other: Address, transfers: &[Transfer], token: u64) -> Result<(), Error> {
         self.listen()?;
-        let peer = self.peers.get(&other).filter(|peer| !peer.is_over).ok_or(Error::NotConnected(other))?;
+        let peer = self.peers.get(&other).filter(|peer| peer.is_connected()).ok_or(Error::NotConnected(other))?;
         let qpn = peer.qpn;
         let too_long = transfers.iter().find(|transfer| transfer.to == Far::Send && transfer.local.len > AT_ONCE);
         if let Some(transfer) = too_long {
@@ -582,6 +600,47 @@ impl Inner {
             while let Some(event) = self.frontend.program.take_event().map_err(|_| Error::Version)? {
                 self.is_armed &= !matches!(event, Event::Completion(_));
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frontend::tests::meet;
+    use crate::message::pair_words;
+
+    #[test]
+    fn a_connection_that_is_made_late_is_there_and_one_that_ends_late_is_over() {
+        let (frontend, mut backend) = meet();
+        let thread = std::thread::spawn(move || {
+            for words in [vec![1], vec![1, 8192], vec![1], vec![]] {
+                let (number, _) = backend.next();
+                backend.say(&Message::Answer(number, Ok(words)));
+            }
+            backend
+        });
+        let endpoint = Endpoint::over(frontend, 1).unwrap();
+        let mut backend = thread.join().unwrap();
+        let (other, qpn) = (Address([2, 7, 7, 7, 7, 7]), Qpn::new(9));
+        lock(&endpoint.inner).frontend.patience = Duration::from_millis(5);
+        for round in 0..2 {
+            assert!(matches!(endpoint.connect(other, Duration::ZERO), Err(Error::Silent)));
+            assert!(endpoint.peers().unwrap().is_empty());
+            let (number, request) = backend.next();
+            assert_eq!(request, Request::Connect(other));
+            backend.say(&Message::Answer(number, Ok(pair_words(qpn, &capabilities(1)).to_vec())));
+            endpoint.connect(other, Duration::ZERO).unwrap();
+            assert_eq!(endpoint.peers().unwrap(), [other], "round {round}");
+            assert!(matches!(endpoint.disconnect(other), Err(Error::Silent)));
+            assert!(endpoint.peers().unwrap().is_empty());
+            assert!(matches!(endpoint.post(other, &[], 1), Err(Error::NotConnected(_))));
+            let (number, request) = backend.next();
+            assert_eq!(request, Request::Disconnect(other));
+            backend.say(&Message::Answer(number, Ok(Vec::new())));
+            assert!(endpoint.poll().unwrap().is_none());
+            let inner = lock(&endpoint.inner);
+            assert!(inner.peers.is_empty() && inner.others.is_empty() && inner.dead.is_empty());
         }
     }
 }

@@ -76,8 +76,8 @@ impl Drop for Region {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.upgrade() {
             let mut inner = lock(&inner);
-            // If the backend has gone, so has the region.
-            if inner.frontend.engine(wire::Request::Deregister(self.key)).is_ok() {
+            // If the backend has gone, so has the region; if it answers late, it does one after the other all the same.
+            if matches!(inner.frontend.engine(wire::Request::Deregister(self.key)), Ok(_) | Err(Error::Silent)) {
                 let _ = inner.frontend.release(self.at);
             }
         }
