@@ -3,6 +3,7 @@
 //! One thread, which never waits for a guest: one request of each at a look, answers without waiting, and what a guest has left is unmapped by
 //! another thread. It turns while something moves, and sleeps otherwise.
 
+use crate::busy::Busy;
 use crate::counts::GuestCounts;
 use crate::guest::{Guest, Means, PRICE};
 use crate::meeting::Link;
@@ -121,6 +122,8 @@ pub struct Backend {
     graves: VecDeque<Closer>,
     /// What guests have mapped.
     books: Books,
+    /// Who waits, because others had to.
+    busy: Busy,
     pub(crate) notices: Notices,
     doors: Vec<Box<dyn Door>>,
     limits: Limits,
@@ -157,6 +160,7 @@ impl Backend {
             closer: Closer::default(),
             graves: VecDeque::new(),
             books: Books::new(limits.memory()),
+            busy: Busy::default(),
             notices: Notices::default(),
             doors,
             limits,
@@ -246,6 +250,7 @@ impl Backend {
             guest.send_late();
             moved |= guest.end_release();
             if let Some((_, position)) = guest.waiting
+                && self.busy.left(guest.maps.account(), Instant::now()).is_none()
                 && guest.number.is_none_or(|number| self.service.has_taken(number, position))
                 && let Some((request, _)) = guest.waiting.take()
             {
@@ -253,7 +258,7 @@ impl Backend {
                 moved = true;
                 continue;
             }
-            match guest.take() {
+            match guest.take(&self.busy) {
                 Ok(None) => {}
                 Ok(Some(request)) => {
                     // The control page and the ring of work are two ways: a request comes behind what was posted before it.
@@ -292,6 +297,7 @@ impl Backend {
                     let mut means = Means {
                         service: &mut self.service,
                         books: &mut self.books,
+                        busy: &mut self.busy,
                         notices: &mut self.notices,
                         limits: &self.limits,
                         mac: self.mac,
@@ -457,13 +463,15 @@ impl Backend {
         let (mut nothing, mut most) = (true, LONGEST);
         for guest in &mut self.guests {
             let is_empty = guest.control.requests.doze();
-            match guest.held_for() {
+            match guest.held_for(&self.busy) {
                 // What it asks for has to wait, and nobody rings when that is over.
                 Some(held) => most = most.min(held),
                 None => nothing &= is_empty,
             }
         }
-        let is_busy = self.guests.iter().any(|guest| guest.waiting.is_some());
+        let now = Instant::now();
+        let may_go_on = |guest: &Guest| self.busy.left(guest.maps.account(), now).is_none();
+        let is_busy = self.guests.iter().any(|guest| guest.waiting.is_some() && may_go_on(guest));
         if let Some(next) = next {
             most = most.min(Duration::from_nanos(next.nanoseconds().saturating_sub(self.now().nanoseconds())));
         }

@@ -1,5 +1,6 @@
 //! A program in a guest, as the backend sees it: its control page, its memory, and what it has in the engine.
 
+use crate::busy::Busy;
 use crate::counts::GuestCounts;
 use crate::meeting::Allowance;
 use crate::message::{Message, Request, Welcome};
@@ -30,13 +31,12 @@ const MOST_LATE: usize = 2 * crate::meeting::MOST_PEERS;
 const HELD: Duration = Duration::from_millis(5);
 /// The same of memory that is being unmapped.
 const RELEASED: Duration = Duration::from_millis(1);
-/// The longest that a guest waits because others had to wait for it.
-const MOST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What of the backend requests need.
 pub(crate) struct Means<'b> {
     pub service: &'b mut Service,
     pub books: &'b mut Books,
+    pub busy: &'b mut Busy,
     pub notices: &'b mut Notices,
     pub limits: &'b Limits,
     pub mac: Address,
@@ -110,8 +110,6 @@ pub(crate) struct Guest {
     pages: u64,
     /// What its user pays for it.
     paid: Amounts,
-    /// It is not listened to before: others have had to wait for it.
-    busy_until: Option<Instant>,
     faults: u64,
     /// What rings and regions lie in: it is not unmapped under them.
     rings: Option<Pinned>,
@@ -157,7 +155,6 @@ impl Guest {
             releasing: None,
             pages: 0,
             paid: PRICE,
-            busy_until: None,
             faults: 0,
             rings: None,
             queues: HashMap::new(),
@@ -169,8 +166,8 @@ impl Guest {
     }
 
     /// The next request, if there is one and none waits.
-    pub fn take(&mut self) -> Result<Option<Request>, Malformed> {
-        if self.waiting.is_some() || self.asks.is_some() || self.held_for().is_some() {
+    pub fn take(&mut self, busy: &Busy) -> Result<Option<Request>, Malformed> {
+        if self.waiting.is_some() || self.asks.is_some() || self.held_for(busy).is_some() {
             return Ok(None);
         }
         let Some(len) = self.control.requests.take(&mut self.words)? else { return Ok(None) };
@@ -182,13 +179,9 @@ impl Guest {
     }
 
     /// How soon it is to be looked whether its requests are taken again; `None`: they are. Nothing rings when that changes.
-    pub fn held_for(&mut self) -> Option<Duration> {
-        if let Some(until) = self.busy_until {
-            let left = until.saturating_duration_since(Instant::now());
-            if !left.is_zero() {
-                return Some(left);
-            }
-            self.busy_until = None;
+    pub fn held_for(&mut self, busy: &Busy) -> Option<Duration> {
+        if let Some(left) = busy.left(self.maps.account(), Instant::now()) {
+            return Some(left);
         }
         // There may have been no thread for what is being unmapped, too.
         let is_stuck = !self.closer.try_again();
@@ -197,12 +190,6 @@ impl Guest {
         }
         let is_held = is_stuck || !self.late.is_empty() || self.closer.is_full();
         is_held.then_some(HELD)
-    }
-
-    /// Others have waited for something that this guest wanted since `began`: now it waits as long as all of them together.
-    fn pause(&mut self, began: Instant, guests: usize) {
-        let waited = began.elapsed().saturating_mul(u32::try_from(guests).unwrap_or(u32::MAX));
-        self.busy_until = Some(Instant::now() + waited.min(MOST_PAUSE));
     }
 
     /// Answers a request whose memory is unmapped by now. Whether there was one.
@@ -301,7 +288,7 @@ impl Guest {
         means.books.check(self.maps.account(), &self.paid, &price).map_err(|error| error.errno())?;
         let began = Instant::now();
         let mapped = self.maps.map(&known);
-        self.pause(began, means.guests);
+        means.busy.pay(self.maps.account(), began.elapsed(), means.guests, Instant::now());
         let window = mapped.map_err(|error| {
             let guest = self.maps.name();
             means.notices.warn(|| format!("memory that {guest} has granted is refused: {error}"));

@@ -23,6 +23,7 @@
 #![deny(unsafe_code)]
 
 mod backend;
+mod busy;
 mod counts;
 mod endpoint;
 mod error;

@@ -1,5 +1,6 @@
 //! The backend's side: a peer of the host, among the machines that share a memory.
 
+use super::pace::Pace;
 use super::{BACKEND, BEAT, CONTROL, PRESENCE, Slices, WHO};
 use crate::notices::Why;
 use crate::transport::{Arrived, Counts, Door, Event, Maps};
@@ -46,6 +47,7 @@ pub struct IvshmemDoor {
     known: Vec<Known>,
     /// Those that were turned away, so that they are not asked again and again: peer, presence and program.
     refused: Vec<(u16, u64, u64)>,
+    pace: Pace,
     next: u16,
 }
 
@@ -82,9 +84,9 @@ impl IvshmemDoor {
         head.word64(PRESENCE)?.store(endpoint.presence(own), Ordering::Relaxed);
         // Release pairs with the Acquire in `find_backend`.
         head.word64(WHO)?.store(BACKEND, Ordering::Release);
-        let (known, refused) = (Vec::new(), Vec::new());
+        let (known, refused, pace) = Default::default();
         let endpoint = Arc::new(Mutex::new(endpoint));
-        Ok(Self { path: path.to_owned(), endpoint, slices, bells, timer, number, own, known, refused, next: 0 })
+        Ok(Self { path: path.to_owned(), endpoint, slices, bells, timer, number, own, known, refused, pace, next: 0 })
     }
 
     /// What a peer says that it is now, if it is there.
@@ -124,6 +126,12 @@ impl IvshmemDoor {
         let is_known = self.known.iter().any(|one| one.peer == peer);
         if is_known || self.refused.contains(&(peer, presence, who)) {
             return None;
+        }
+        if let Err(is_to_be_said) = self.pace.ask(peer, Instant::now()) {
+            let path = self.path.display();
+            let line =
+                || format!("peer {peer} of {path} has programs come and go too often: for a while few are let in");
+            return is_to_be_said.then(|| Event::TurnedAway(Why::Crowded, line()));
         }
         self.refused.retain(|(refused, ..)| *refused != peer);
         self.next = self.next.wrapping_add(1);

@@ -14,6 +14,7 @@
 
 mod back;
 mod front;
+mod pace;
 
 pub use back::IvshmemDoor;
 pub use front::{IvshmemGrants, connect};
