@@ -38,6 +38,15 @@ static __always_inline bool is_decrypted(struct __sk_buff *skb)
     return bpf_core_enum_value_exists(enum skb_ext_id, SKB_EXT_SEC_PATH) && !bpf_skb_get_xfrm_state(skb, 0, &state, sizeof(state), 0);
 }
 
+/* Whether nobody looks after the engine. On another CPU the daemon may have beaten since `jiffies` was read, so a beat that is about to come is one; a
+ * signed comparison would take one of weeks ago for that. */
+static __always_inline bool is_stale(volatile struct globals *g, u32 jiffies)
+{
+    u32 limit = g->heartbeat_limit;
+
+    return limit && jiffies - g->heartbeat + limit > 2 * limit;
+}
+
 static __always_inline int router(void *ctx, const bool skb, u32 ifindex, u32 len, int *verdict)
 {
     volatile struct globals *g = settings();
@@ -53,7 +62,7 @@ static __always_inline int router(void *ctx, const bool skb, u32 ifindex, u32 le
     word = *(volatile u64 *)&port->word;
     if (!(FLAGS(word) & DEVICE_ON) || !!(FLAGS(word) & DEVICE_TC) != skb)
         return REASON_OFF;
-    if (g->heartbeat_limit && jiffies - g->heartbeat > g->heartbeat_limit)
+    if (is_stale(g, jiffies))
         return REASON_STALE;
     if (skb && is_decrypted(ctx))
         return REASON_DECRYPTED;

@@ -61,9 +61,10 @@ fn is_attached(name: &str) -> bool {
     String::from_utf8_lossy(&output.stdout).contains("prog/xdp")
 }
 
-/// The number of the link by which a program is on an interface.
-fn link_of(ifindex: u32) -> Option<u32> {
-    let is_it = |link: &LinkInfo| matches!(&link.info, LinkTypeInfo::Xdp(xdp) if xdp.ifindex == ifindex);
+/// The number of the link by which a program is on an interface; other namespaces have interfaces of the same number.
+fn link_of(ifindex: u32, program: u32) -> Option<u32> {
+    let is_there = |link: &LinkInfo| matches!(&link.info, LinkTypeInfo::Xdp(xdp) if xdp.ifindex == ifindex);
+    let is_it = |link: &LinkInfo| link.prog_id == program && is_there(link);
     LinkInfoIter::default().find(is_it).map(|link| link.id)
 }
 
@@ -101,22 +102,27 @@ fn rules_outlive_the_process_or_do_not() {
 
     // Found and kept, it is one link all the same, and stays on the interface without a gap.
     let mut kept = child(&net, Some(&pins));
-    let (program, link) = (net::xdp("left"), link_of(net.left_index));
+    let program = net::xdp("left");
+    let link = link_of(net.left_index, program);
     kept.kill().unwrap();
     kept.wait().unwrap();
     let heir = Engine::load(&Config { pins: Some(pins.clone()), ..Config::default() }).unwrap();
     assert!(heir.adopt(net.left_index, program));
     heir.set_device(net.left_index, &net::device("left")).unwrap();
     heir.attach(net.left_index, How::Xdp).unwrap();
-    assert!(link.is_some() && link_of(net.left_index) == link && net::xdp("left") != program);
+    let heirs = net::xdp("left");
+    assert!(link.is_some() && link_of(net.left_index, heirs) == link && heirs != program);
     // Nobody beats for what was killed.
     let another = Engine::load(&Config::default()).unwrap();
     heir.heartbeat().unwrap();
-    assert_eq!(another.signs_of_life(&[net::xdp("left")]), Signs::Alive);
-    assert_eq!(heir.signs_of_life(&[net::xdp("left")]), Signs::None, "its own says nothing about others");
-    while heir.signs_of_life(&[0, net::xdp("right")]) == Signs::Alive {
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    assert_eq!(another.signs_of_life(&[net::xdp("left")], Duration::from_secs(60)), Signs::Alive);
+    assert_eq!(
+        heir.signs_of_life(&[net::xdp("left")], Duration::from_secs(60)),
+        Signs::None,
+        "its own says nothing about others"
+    );
+    let right = [0, net::xdp("right")];
+    net::becomes("it is seen that it is dead", || heir.signs_of_life(&right, Duration::from_secs(2)) == Signs::None);
     drop(heir);
     assert!(!is_attached("left"));
 

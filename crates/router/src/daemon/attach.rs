@@ -122,7 +122,7 @@ impl Interfaces {
                 }
             }
         }
-        let shapings = sight.shaping(&wanted.iter().map(|link| link.index).collect());
+        let shapings = self.shaping(sight, engine, &wanted.iter().map(|link| link.index).collect());
         let of = |link: &Link| shapings.get(&link.index).cloned().unwrap_or_default();
         let looks: Vec<(Link, Shaping)> =
             wanted.into_iter().map(|link| (of(&link), link)).map(|(s, l)| (l, s)).collect();
@@ -136,9 +136,23 @@ impl Interfaces {
         }
     }
 
+    /// Traffic control at interfaces, read anew where the router's own filters are not as they should be: it may have been read before they were put there,
+    /// of which Linux tells a little later.
+    fn shaping<'a>(&self, sight: &'a mut Sight, engine: &Engine, of: &BTreeSet<u32>) -> &'a BTreeMap<u32, Shaping> {
+        let known = sight.shaping(of);
+        let lost: BTreeSet<u32> = of.iter().copied().filter(|index| self.is_lost(*index, known, engine)).collect();
+        sight.forget_shaping(&lost);
+        sight.shaping(of)
+    }
+
+    /// Whether the router's programs are not where it has put them, as far as that could be read.
+    fn is_lost(&self, index: u32, shapings: &BTreeMap<u32, Shaping>, engine: &Engine) -> bool {
+        self.is_attached(index) && shapings.get(&index).is_some_and(|shaping| engine.has_lost(index, shaping.ours))
+    }
+
     /// Reads anew what program of somebody else is on an interface: where that was attached by a link, nobody tells that it has gone.
     fn look_again(&self, sight: &mut Sight) {
-        let is_due = |known: &Known| known.failed.is_some_and(|failed| failed.elapsed() >= AGAIN);
+        let is_due = |known: &Known| known.failed.is_some() && !known.is_to_wait();
         for (&index, _) in self.known.iter().filter(|(_, known)| known.place.is_none() && is_due(known)) {
             let program = sight.xdp_of(index);
             if let Some(link) = sight.mirror.links.get_mut(&index) {
@@ -153,8 +167,9 @@ impl Interfaces {
         let is_ours = known.place.is_some() || known.own_xdp == link.xdp;
         let strange = self.strange.get(&link.index).filter(|strange| strange.program == link.xdp);
         // Finding out whose a program is takes a look at all programs of the machine.
-        let is_looked_at =
-            self.left.get(&link.index) == Some(&link.xdp) || strange.is_some_and(|one| one.found.elapsed() < AGAIN);
+        let again = |one: &Strange| if one.router.is_some() { CLAIMED_AGAIN } else { AGAIN };
+        let is_looked_at = self.left.get(&link.index) == Some(&link.xdp)
+            || strange.is_some_and(|one| one.found.elapsed() < again(one));
         if link.xdp == 0 || is_ours || is_looked_at {
             return;
         }
@@ -267,9 +282,8 @@ impl Interfaces {
     pub fn has_lost(&self, sight: &mut Sight, engine: &Engine) -> bool {
         let attached: BTreeSet<u32> =
             self.known.iter().filter(|(_, known)| known.place.is_some()).map(|(index, _)| *index).collect();
-        let shapings = sight.shaping(&attached);
-        let filters = |index| shapings.get(index).map(|shaping| shaping.ours).unwrap_or_default();
-        attached.iter().any(|index| engine.has_lost(*index, filters(index)))
+        let shapings = self.shaping(sight, engine, &attached);
+        attached.iter().any(|index| self.is_lost(*index, shapings, engine))
     }
 
     /// Tells those who ask who has an interface; and who had the claim of one that this router has may have gone.
@@ -330,6 +344,11 @@ impl Interfaces {
     }
 }
 
+/// When an interface that is off is looked at again, of which Linux does not tell.
+fn again(off: &Off) -> Duration {
+    if matches!(off, Off::OtherRouter(_)) { CLAIMED_AGAIN } else { AGAIN }
+}
+
 /// Takes away what routers have left that were killed, where this one has nothing: XDP programs, what is kept of them, and filters.
 pub fn clear_away(sight: &mut Sight, engine: &Engine, is_ours: impl Fn(u32) -> bool) {
     let others: BTreeSet<u32> = sight.mirror.links.keys().copied().filter(|index| !is_ours(*index)).collect();
@@ -347,7 +366,7 @@ pub fn clear_away(sight: &mut Sight, engine: &Engine, is_ours: impl Fn(u32) -> b
             continue;
         }
         // Those of a router that lives are its own. For as long as this is held, none begins there.
-        let Ok(held) = claims::hold(index, || engine.signs_of_life(&left)) else { continue };
+        let Ok(held) = claims::hold_left(index, |within| engine.signs_of_life(&left, within)) else { continue };
         if left[0] != 0 {
             engine.adopt(index, left[0]);
         }
@@ -374,15 +393,14 @@ impl Known {
         }
         // Nobody tells when another router lets go of an interface, or is killed: however often this comes about, it is looked again then.
         let failed = matches!(off, Off::ForeignXdp(_) | Off::OtherRouter(_))
-            .then(|| self.failed.filter(|failed| failed.elapsed() < AGAIN).unwrap_or_else(Instant::now));
+            .then(|| self.failed.filter(|failed| failed.elapsed() < again(&off)).unwrap_or_else(Instant::now));
         // The number of the program stays ours: Linux tells a little later that it is not there any more.
         (self.off, self.claim, self.failed) = (Some(off), None, failed);
     }
 
     /// Whether it is too early to try again.
     fn is_to_wait(&self) -> bool {
-        let again = if matches!(self.off, Some(Off::OtherRouter(_))) { CLAIMED_AGAIN } else { AGAIN };
-        self.failed.is_some_and(|failed| failed.elapsed() < again)
+        self.failed.is_some_and(|failed| failed.elapsed() < self.off.as_ref().map_or(AGAIN, again))
     }
 
     /// Takes an interface that no other router has, so that none does from then on.
@@ -391,7 +409,7 @@ impl Known {
             return Ok(());
         }
         let programs = [link.xdp, shaping.ours[0], shaping.ours[1]];
-        match claims::hold(link.index, || engine.signs_of_life(&programs))? {
+        match claims::hold(link.index, |within| engine.signs_of_life(&programs, within))? {
             Held::Claim(claim) => self.claim = Some(claim),
             Held::PassedOver(who) => {
                 tracing::warn!("{}: its claim is held by {who}, who is no router and is passed over", link.name);
@@ -403,6 +421,9 @@ impl Known {
 
     fn take(&mut self, link: &Link, shaping: &Shaping, place: Place, sight: &mut Sight, engine: &Engine) {
         if let Err(who) = self.hold(link, shaping, engine) {
+            // Another router has taken its place, and nothing of this one may be left in the engine.
+            report(engine.detach(link.index));
+            (self.place, self.may_take) = (None, false);
             (self.off, self.failed) = (Some(Off::OtherRouter(who.to_string())), Some(Instant::now()));
             return;
         }

@@ -1,8 +1,9 @@
 //! Claims: a router that has an interface has bound an abstract name, which goes with its process. Any user may bind one first, or ask who has one: so a
 //! claim of somebody who may run no router is passed over, and one that does not say whose it is counts for as much as there is of a router at the interface.
 
+use std::cell::Cell;
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -17,6 +18,17 @@ use crate::kernel::wire::{self, Request};
 
 /// As long as a router may take from having a claim to answering for it.
 const BARELY: Duration = Duration::from_millis(20);
+
+/// In each of these times, finding out who has claims may take so long: who holds many of them, or listens at half a million of names, would otherwise have the
+/// only thread for himself.
+const TURN: Duration = Duration::from_secs(10);
+const SPENT_AT_MOST: Duration = Duration::from_millis(100);
+
+/// A daemon that has beaten within that time lives: it beats several times a second.
+const LIVELY: Duration = Duration::from_secs(5);
+
+/// The same of one that has no claim, though nobody else has it. One that was killed has its place taken that much later.
+const LIVELY_WITHOUT: Duration = Duration::from_secs(2);
 
 /// Those who may ask who has a claim before it is answered.
 const QUESTIONS: i32 = 64;
@@ -40,6 +52,8 @@ pub enum Holder {
     Refused(String),
     /// A router that lives, whose claim somebody else has.
     Without(Box<Holder>),
+    /// A router that lives, and has not taken its claim yet since somebody else has let it go.
+    Unclaimed,
 }
 
 /// Whether a claim is a router's.
@@ -65,7 +79,7 @@ impl Holder {
             },
             Self::Peer(_) | Self::User(_) | Self::Silent => Trust::Perhaps,
             Self::Deaf => Trust::No,
-            Self::Refused(_) | Self::Without(_) => Trust::Yes,
+            Self::Refused(_) | Self::Without(_) | Self::Unclaimed => Trust::Yes,
         }
     }
 }
@@ -79,6 +93,7 @@ impl fmt::Display for Holder {
             Self::Deaf => f.write_str("somebody of this network namespace who cannot be asked"),
             Self::Refused(why) => f.write_str(why),
             Self::Without(other) => write!(f, "its daemon is alive, and its claim is held by {other}"),
+            Self::Unclaimed => f.write_str("its daemon is alive, or was a moment ago"),
         }
     }
 }
@@ -97,24 +112,41 @@ fn name_of(index: u32) -> String {
     format!("{}-interface-{index}", control::NAME)
 }
 
-/// Takes an interface for this router. `signs`: what the programs there say of other routers; asked for only if somebody else has the claim.
+/// Takes an interface for this router. `signs`: what the programs there say of other routers that have beaten within a time.
 ///
 /// # Errors
 /// Which router has it.
-pub fn hold(index: u32, signs: impl Fn() -> Signs) -> Result<Held, Holder> {
+pub fn hold(index: u32, signs: impl Fn(Duration) -> Signs) -> Result<Held, Holder> {
     match claim(&name_of(index)) {
+        // Who has had it until now may have been in the way of a router, which asks for it, too, each second.
+        Ok(_) if signs(LIVELY_WITHOUT) == Signs::Alive => Err(Holder::Unclaimed),
         Ok(claim) => Ok(Held::Claim(claim)),
-        Err(who) => match judge(who.trust(), signs) {
-            Judgement::Routers => Err(who),
-            Judgement::AnotherRouters => Err(Holder::Without(Box::new(who))),
-            Judgement::Nobodys => Ok(Held::PassedOver(who)),
-        },
+        Err(who) => passed_over(who, signs),
     }
 }
 
-/// Takes the claim of an interface that this router has already; `None` while somebody else has it.
+fn passed_over(who: Holder, signs: impl Fn(Duration) -> Signs) -> Result<Held, Holder> {
+    match judge(who.trust(), || signs(LIVELY)) {
+        Judgement::Routers => Err(who),
+        Judgement::AnotherRouters => Err(Holder::Without(Box::new(who))),
+        Judgement::Nobodys => Ok(Held::PassedOver(who)),
+    }
+}
+
+/// The same for the time in which what was left there is taken away, once, at the start: also of who was killed just now.
+///
+/// # Errors
+/// Which router has it.
+pub fn hold_left(index: u32, signs: impl Fn(Duration) -> Signs) -> Result<Held, Holder> {
+    match claim(&name_of(index)) {
+        Ok(claim) => Ok(Held::Claim(claim)),
+        Err(who) => passed_over(who, signs),
+    }
+}
+
+/// Takes the claim of an interface that this router has already; `None` while somebody else has it, whoever that is.
 pub fn again(index: u32) -> Option<Claim> {
-    claim(&name_of(index)).ok()
+    bound(&name_of(index)).ok()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,15 +167,19 @@ fn judge(trust: Trust, signs: impl Fn() -> Signs) -> Judgement {
 }
 
 fn claim(name: &str) -> Result<Claim, Holder> {
-    let failed = |error: Errno| Holder::Refused(error.to_string());
-    let address = address(name).map_err(|error| Holder::Refused(error.to_string()))?;
+    bound(name).map_err(|error| match (error, address(name)) {
+        (Errno::ADDRINUSE, Ok(address)) => who_has(name, &address),
+        _ => Holder::Refused(error.to_string()),
+    })
+}
+
+/// Binds a claim's name, and asks nobody.
+fn bound(name: &str) -> Result<Claim, Errno> {
+    let address = address(name).map_err(|_| Errno::INVAL)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(failed)?;
-    match bind(&socket, &address) {
-        Ok(()) => listen(&socket, QUESTIONS).map(|()| Claim(socket)).map_err(failed),
-        Err(Errno::ADDRINUSE) => Err(who_has(name, &address)),
-        Err(error) => Err(failed(error)),
-    }
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    bind(&socket, &address)?;
+    listen(&socket, QUESTIONS).map(|()| Claim(socket))
 }
 
 impl Claim {
@@ -160,15 +196,29 @@ impl Claim {
 fn who_has(name: &str, address: &SocketAddrUnix) -> Holder {
     let mut answer = ask(address);
     // Between a router's bind and its listen.
-    if answer == Err(Errno::CONNREFUSED) {
-        std::thread::sleep(BARELY);
+    if answer == Err(Errno::CONNREFUSED) && patience(|| std::thread::sleep(BARELY)).is_some() {
         answer = ask(address);
     }
     match answer {
         Ok(peer) => Holder::Peer(peer),
         Err(Errno::CONNREFUSED) => Holder::Deaf,
-        Err(_) => user_of(name).map_or(Holder::Silent, Holder::User),
+        Err(_) => patience(|| user_of(name)).flatten().map_or(Holder::Silent, Holder::User),
     }
+}
+
+/// Does what somebody else may make last, if there is time for that.
+fn patience<T>(act: impl FnOnce() -> T) -> Option<T> {
+    thread_local! {
+        static SPENT: Cell<Option<(Instant, Duration)>> = const { Cell::new(None) };
+    }
+    let now = Instant::now();
+    let (since, spent) = SPENT.get().filter(|(since, _)| now - *since < TURN).unwrap_or((now, Duration::ZERO));
+    if spent >= SPENT_AT_MOST {
+        return None;
+    }
+    let done = act();
+    SPENT.set(Some((since, spent + now.elapsed())));
+    Some(done)
 }
 
 /// The user of the socket that listens at an abstract name, of which the kernel tells everybody (`linux/unix_diag.h`): so many may ask its owner at
@@ -227,6 +277,29 @@ mod tests {
         assert_eq!(claim(&name).unwrap_err(), Holder::Peer(me), "there is room again");
         drop((crowd, own));
         claim(&name).unwrap();
+    }
+
+    #[test]
+    fn who_lives_without_a_claim_keeps_its_interface_and_many_who_cannot_be_asked_take_no_time() {
+        // Numbers that no interface has.
+        let (free, first) = (u32::MAX, u32::MAX - 1000);
+        assert_eq!(hold(free, |_| Signs::Alive).unwrap_err(), Holder::Unclaimed);
+        assert!(matches!(hold(free, |_| Signs::Hidden), Ok(Held::Claim(_))), "it was given back");
+        assert!(matches!(hold_left(free, |_| Signs::Alive), Ok(Held::Claim(_))));
+        let flags = SocketFlags::CLOEXEC;
+        let deaf: Vec<OwnedFd> = (first..first + 500)
+            .map(|index| {
+                let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+                bind(&socket, &address(&name_of(index)).unwrap()).unwrap();
+                socket
+            })
+            .collect();
+        let begin = Instant::now();
+        assert!((first..first + 500).all(|index| matches!(hold(index, |_| Signs::None), Ok(Held::PassedOver(_)))));
+        assert!((first..first + 500).all(|index| again(index).is_none()));
+        assert!(begin.elapsed() < 400 * BARELY, "{:?}", begin.elapsed());
+        drop(deaf);
+        assert!(again(first).is_some());
     }
 
     #[test]

@@ -203,6 +203,11 @@ impl Sight {
         &self.shapings
     }
 
+    /// Has traffic control at interfaces read again when it is asked for.
+    pub fn forget_shaping(&mut self, interfaces: &BTreeSet<u32>) {
+        self.shapings.retain(|index, _| !interfaces.contains(index));
+    }
+
     /// Features of an interface that are on; none where they cannot be read.
     pub fn features(&mut self, interface: u32) -> BTreeSet<String> {
         let offloads = &mut self.offloads;

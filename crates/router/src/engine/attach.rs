@@ -4,7 +4,7 @@ use super::layout::{TARGETS, device_flag as flag, global};
 use super::link::{self, XdpLink};
 use super::mirror::Change;
 use super::{Engine, EngineError};
-use libbpf_rs::{MapCore, MapFlags, Object, Program, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHookBuilder};
+use libbpf_rs::{MapCore, MapFlags, Object, Program, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHook, TcHookBuilder};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -188,7 +188,7 @@ impl Engine {
                     continue;
                 }
             } else if !is_on && attachment.is_judged {
-                self.remove_filter(*ifindex, TC_EGRESS);
+                self.remove_own_filter(*ifindex, TC_EGRESS);
             }
             attachment.is_judged = is_on;
         }
@@ -211,7 +211,9 @@ impl Engine {
         self.bump(Change::Ruleset);
         let _ = self.maps.targets.delete(&u32::from(attachment.slot).to_le_bytes());
         self.unpin(ifindex);
-        self.remove_filters(ifindex);
+        // Another router's may have their place by now.
+        self.remove_own_filter(ifindex, TC_INGRESS);
+        self.remove_own_filter(ifindex, TC_EGRESS);
         Ok(())
     }
 
@@ -222,11 +224,23 @@ impl Engine {
     }
 
     fn remove_filter(&self, ifindex: u32, point: TcAttachPoint) {
-        let Ok(program) = self.program("router_tc") else { return };
+        // Often there is none.
+        let _ = self.place_of_filter(ifindex, point).map(|mut hook| hook.detach());
+    }
+
+    fn remove_own_filter(&self, ifindex: u32, point: TcAttachPoint) {
+        if let Some(mut hook) = self.place_of_filter(ifindex, point)
+            && hook.query().is_ok_and(|program| self.numbers.has(program))
+        {
+            let _ = hook.detach();
+        }
+    }
+
+    fn place_of_filter(&self, ifindex: u32, point: TcAttachPoint) -> Option<TcHook> {
+        let program = self.program("router_tc").ok()?;
         let mut builder = TcHookBuilder::new(program.as_fd());
         builder.ifindex(ifindex as i32).handle(HANDLE).priority(PRIORITY);
-        // Often there is none.
-        let _ = builder.hook(point).detach();
+        Some(builder.hook(point))
     }
 
     fn free_slot(&self) -> Result<u16, EngineError> {

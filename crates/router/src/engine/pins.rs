@@ -61,9 +61,6 @@ pub fn outlive_process() -> bool {
     own.is_some() && own == bpf_device(&first)
 }
 
-/// A daemon that lives beats each second.
-const LIVELY: Duration = Duration::from_secs(5);
-
 /// The device of /sys/fs/bpf in a list of mounts (`man 5 proc`): of several the last is on top.
 fn bpf_device(mounts: &str) -> Option<&str> {
     mounts.lines().rev().find_map(|line| {
@@ -170,13 +167,14 @@ impl Engine {
         true
     }
 
-    /// What programs of others at an interface, by their numbers, say of the daemons that they belong to.
-    pub fn signs_of_life(&self, programs: &[u32]) -> Signs {
+    /// What programs of others at an interface, by their numbers, say of the daemons that they belong to, which live if they have beaten `within` that time.
+    pub fn signs_of_life(&self, programs: &[u32], within: Duration) -> Signs {
         let Ok(now) = self.jiffies() else { return Signs::Hidden };
+        let within = self.jiffies_of(within);
         let mut signs = Signs::None;
         for program in programs.iter().filter(|program| **program != 0 && !self.numbers.has(**program)) {
             match heartbeat_of(*program) {
-                Beat::At(beat) if now.wrapping_sub(beat) < self.jiffies_of(LIVELY) => return Signs::Alive,
+                Beat::At(beat) if is_recent(beat, now, within) => return Signs::Alive,
                 Beat::At(_) | Beat::NoEngine => {}
                 Beat::Hidden => signs = Signs::Hidden,
             }
@@ -248,6 +246,12 @@ impl Engine {
     }
 }
 
+/// Whether a daemon has beaten within so many jiffies before `now`, or since, for as long as finding its beat may take: it was read after that. Of weeks ago is
+/// neither.
+fn is_recent(beat: u32, now: u32, within: u32) -> bool {
+    now.wrapping_sub(beat).wrapping_add(within) < within.saturating_mul(2)
+}
+
 /// Whether the link that is kept at that place has a program on an interface.
 fn is_on(path: &Path, ifindex: u32) -> bool {
     Where::kept_at(path).is_some_and(|at| at.ifindex == ifindex)
@@ -267,6 +271,15 @@ impl Drop for Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_heartbeat_that_is_younger_than_the_clock_that_was_read_is_one() {
+        for now in [1000, 3, 0, u32::MAX] {
+            let is_recent = |since: i32| is_recent(now.wrapping_sub_signed(since), now, 500);
+            assert!(is_recent(0) && is_recent(499) && is_recent(-1) && is_recent(-100));
+            assert!(!is_recent(500) && !is_recent(i32::MAX) && !is_recent(i32::MIN) && !is_recent(i32::MIN + 1000));
+        }
+    }
 
     #[test]
     fn the_topmost_file_system_counts() {
