@@ -126,6 +126,11 @@ impl Engine {
             }
             How::User => None,
         };
+        // Filters that a dead process has left, and that this one does not put its own in the place of.
+        if how != How::Tc {
+            self.remove_filter(ifindex, TC_INGRESS);
+        }
+        self.remove_filter(ifindex, TC_EGRESS);
         let attachment = Attachment { how, slot, is_judged: false, link };
         self.attached.lock().expect("no holder panics").insert(ifindex, attachment);
         let device = self.devices.lock().expect("no holder panics").get(&ifindex).copied();
