@@ -49,24 +49,19 @@ kept=/sys/fs/bpf/millrace-router-$(stat -Lc %i /proc/self/ns/net)
 before=tc
 gone() { ! attached; }
 on_everywhere() { is_so "all(i['off'] is None for i in s['interfaces'])"; }
-for options in "" "--mode xdp --on-death keep" "hidden --mode xdp" "--mode tc --on-death keep"; do
+for options in "" "hidden --mode xdp" "--mode tc --on-death keep" "--mode xdp --on-death keep"; do
     launcher=()
     [[ $options != hidden* ]] || launcher=(unshare -m sh -c 'mount -t bpf bpf /sys/fs/bpf && exec "$@"' sh)
     slay "$router"
-    if [ "$before" = keep ]; then
-        attached || fail "what was to be kept is gone"
-        [ -e "$kept/xdp-$(ip -o link show left | cut -d: -f1)" ] || fail "nothing was kept in $kept"
-    elif [ "$before" = xdp ]; then
-        await 5 gone || fail "the programs of a router that was killed stay: $(ip -details link show dev left)"
-    fi
+    # Linux takes links away when it gets to it.
+    [ "$before" = tc ] || await 5 gone || fail "the programs of a router that was killed stay: $(ip -details link show dev left)"
     at_left ping -q -c 3 -i 0.2 -W 1 10.0.2.2 >/dev/null || fail "nothing passes after the router was killed ($before)"
     # shellcheck disable=SC2086
     start_router ${options#hidden}
     # Linux takes the links of a process that was killed away when it gets to it, and it is looked at again after ten seconds.
     await 12 on_everywhere || fail "the next router ($options) is not on everywhere: $("$millrace" router status)"
     await 5 gets_fast || fail "the next router ($options) does not take over: $("$millrace" router status)"
-    # Where it may not look where the first process of the system does, the link is kept by a file that only others see.
-    case $options in *keep*) before=keep ;; hidden*) before=hidden ;; *xdp*) before=xdp ;; *) before=tc ;; esac
+    case $options in *xdp*) before=xdp ;; *) before=tc ;; esac
 done
 ended "$client" 14
 [ "$code" -eq 0 ] || fail "the connection broke: $(tail -3 "$scratch/client.out")"
@@ -77,40 +72,33 @@ parts = [part["sum"]["bytes"] for part in json.load(open(sys.argv[1]))["interval
 sys.exit(sum(parts) == 0 or any(not any(parts[at:at + 5]) for at in range(len(parts) - 4)))
 END
 
-"$millrace" router stop
-ended "$router" 5
-[ "$code" -eq 0 ] || fail "stopped, it ends with $code"
-! attached || fail "a program is left behind"
-! ip -details link show dev right | grep -q prog/xdp || fail "a program of a router that was killed is left behind"
-[ ! -e "$kept" ] || fail "a folder is left behind: $(ls "$kept")"
-# By another name and on other interfaces, in the place of one that was killed.
-start_router --mode xdp --on-death keep --socket first-$$
+# Killed, it has kept its programs; by another name, on one interface, and where nothing of that is seen, the next one takes the place of them.
 slay "$router"
-background hidden unshare -m sh -c 'mount -t bpf bpf /sys/fs/bpf && exec "$@"' sh "$millrace" router start --interfaces left --mode xdp --json
+attached || fail "what was to be kept is gone"
+[ -e "$kept/xdp-$(ip -o link show left | cut -d: -f1)" ] || fail "nothing was kept in $kept"
+background hidden unshare -m sh -c 'mount -t bpf bpf /sys/fs/bpf && exec "$@"' sh "$millrace" router start --interfaces left --mode xdp --socket hidden-$$ --json
 router=$started
+status_of() { "$millrace" router status --json --socket "$1"; }
+has_left() { status_of "$1" | python3 -c 'import json, sys; sys.exit([i["off"] for i in json.load(sys.stdin)["interfaces"]] != [None])'; }
 await 15 grep -q '"event":"routing"' "$scratch/hidden.out" || fail "no router after one of another name was killed"
-await 12 is_so "[i['off'] for i in s['interfaces']] == [None]" || fail "one of another name is in the way: $("$millrace" router status)"
+await 12 has_left hidden-$$ || fail "one of another name is in the way: $(status_of hidden-$$)"
 ! ip -details link show dev right | grep -q prog/xdp || fail "what was left on an interface that nobody asks for is still there"
-"$millrace" router stop
-ended "$router" 5
-! attached || fail "a program is left behind that was kept elsewhere"
-first=/sys/fs/bpf/first-$$-$(stat -Lc %i /proc/self/ns/net)
-[ ! -e "$first" ] || [ ! -d /proc/1/root/sys/fs/bpf ] || fail "what a router of another name has kept stays for good"
-rm -rf "$first"
+[ ! -e "$kept" ] || [ ! -d /proc/1/root/sys/fs/bpf ] || fail "what a router of another name has kept stays for good"
+rm -rf "$kept"
 # One that waits takes the place of one that ends, of which nobody tells.
-start_router --mode xdp
-background waits "$millrace" router start --interfaces left,right --mode xdp --socket waits-$$ --json
+background waits "$millrace" router start --interfaces left --mode xdp --json
 waits=$started
 await 15 grep -q '"event":"routing"' "$scratch/waits.out" || fail "the router that waits does not start"
-"$millrace" router stop
+! has_left millrace-router || fail "two routers have one interface: $(status_of millrace-router)"
+"$millrace" router stop --socket hidden-$$
 ended "$router" 5
-takes() {
-    "$millrace" router status --json --socket waits-$$ |
-        python3 -c 'import json, sys; sys.exit(any(i["off"] is not None for i in json.load(sys.stdin)["interfaces"]))'
-}
-await 10 takes || fail "the router that waited takes nothing: $("$millrace" router status --socket waits-$$)"
-"$millrace" router stop --socket waits-$$
+[ "$code" -eq 0 ] || fail "stopped, it ends with $code"
+await 10 has_left millrace-router || fail "the router that waited takes nothing: $(status_of millrace-router)"
+"$millrace" router stop
 ended "$waits" 5
+[ "$code" -eq 0 ] || fail "the one that waited ends with $code"
+! attached || fail "a program is left behind"
+! ip -details link show dev right | grep -q prog/xdp || fail "a program of a router that was killed is left behind"
 for command in status rules "why 10.0.2.2" off stop; do
     # shellcheck disable=SC2086
     ! "$millrace" router $command >"$scratch/nobody.out" 2>&1 || fail "$command without a router"
@@ -128,10 +116,14 @@ time.sleep(600)' "$(ip -o link show left | cut -d: -f1)"
 squatter=$started
 await 5 grep -q held "$scratch/squatter.out" || fail "the claim is not held: $(cat "$scratch/squatter.log")"
 
-# Interfaces that come later, by a name and by a pattern.
-background late "$millrace" router start --interfaces 'left,late*' --json
+# With what the unit for systemd leaves it, and no more; its interfaces come later, by a name and by a pattern.
+unit=$root/systemd/millrace-router.service
+left=$(sed -n 's/^CapabilityBoundingSet=//p' "$unit" | tr 'A-Z' 'a-z' | sed 's/cap_//g; s/ /,+/g')
+printf 'interfaces = ["left", "late*"]\n' >"$scratch/router.toml"
+read -ra words <<<"$(sed -n 's,^ExecStart=[^ ]*/millrace,,p' "$unit" | sed "s,/etc/millrace/router.toml,$scratch/router.toml,")"
+background unit setpriv --bounding-set="-all,+$left" --no-new-privs "$millrace" "${words[@]}" --json
 router=$started
-await 15 grep -q routing "$scratch/late.out" || fail "a router whose interfaces are not all there does not start"
+await 15 grep -q '"event":"routing"' "$scratch/unit.out" || fail "with the capabilities of the unit, and interfaces that are not all there, it does not start"
 is_so "s['awaited'] == ['late*']" || fail "it is not said what is awaited"
 is_so "all(i['off'] is None for i in s['interfaces'])" || fail "who has no rights keeps the router off: $("$millrace" router status)"
 kill "$squatter"
@@ -143,23 +135,12 @@ ip link del late7
 await 5 is_so "s['awaited'] == ['late*']" || fail "late7 is not forgotten"
 "$millrace" router add right
 is_so "any(i['name'] == 'right' and i['place'] for i in s['interfaces'])" || fail "right is not added"
+await 5 gets_fast || fail "with the capabilities of the unit nothing is fast: $("$millrace" router status)"
 "$millrace" router remove right
 is_so "not any(i['name'] == 'right' for i in s['interfaces'])" || fail "right is not removed"
 kill "$router"
 ended "$router" 5
 [ "$code" -eq 0 ] || fail "after SIGTERM it ends with $code"
-
-# With what the unit for systemd leaves it, and no more.
-unit=$root/systemd/millrace-router.service
-left=$(sed -n 's/^CapabilityBoundingSet=//p' "$unit" | tr 'A-Z' 'a-z' | sed 's/cap_//g; s/ /,+/g')
-printf 'interfaces = ["left", "right"]\n' >"$scratch/router.toml"
-read -ra words <<<"$(sed -n 's,^ExecStart=[^ ]*/millrace,,p' "$unit" | sed "s,/etc/millrace/router.toml,$scratch/router.toml,")"
-background unit setpriv --bounding-set="-all,+$left" --no-new-privs "$millrace" "${words[@]}" --json
-unit_router=$started
-await 15 grep -q '"event":"routing"' "$scratch/unit.out" || fail "with the capabilities of the unit it does not start"
-await 5 gets_fast || fail "with the capabilities of the unit nothing is fast: $("$millrace" router status)"
-kill "$unit_router"
-ended "$unit_router" 5
 
 # Without what it takes: as somebody, and as root with less.
 as_nobody() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
