@@ -19,12 +19,12 @@ router_end=$$
 
 # run_daemons NAME DAEMON...: zebra and these, with $scratch/NAME/DAEMON.conf.
 run_daemons() {
-    local name=$1 daemon folder=$scratch/$1
+    local name=$1 daemon folder=$scratch/$1 pid=${1}_end
     shift
     chown -R frr:frr "$folder"
     for daemon in zebra "$@"; do
-        # Not in the background by itself (`-d`), so that it ends with the case.
-        background "$name-$daemon" as_place "$name" $frr/"$daemon" -f "$folder/$daemon.conf" -z "$folder/zebra.api" -i "$folder/$daemon.pid" \
+        # Not in the background by itself (`-d`), and not by `as_place`, whose shell alone would be ended, so that it ends with the case.
+        background "$name-$daemon" nsenter -t "${!pid}" -n $frr/"$daemon" -f "$folder/$daemon.conf" -z "$folder/zebra.api" -i "$folder/$daemon.pid" \
             --vty_socket "$folder" -P 0 --log "file:$folder/$daemon.said"
         await 5 test -S "$folder/$daemon.vty" || fail "$daemon of $name does not start: $(cat "$scratch/$name-$daemon".* "$folder/$daemon.said")"
     done
