@@ -3,7 +3,7 @@
 use super::{Session, kept};
 use crate::configuration;
 use crate::counters::count;
-use crate::share::{Piece, Place, asks};
+use crate::share::{Piece, Place, command};
 use crate::wire::message::{Access, CONFIGURATION, MOST_DATA};
 use millrace_abi::pci;
 use millrace_abi::queue::QueueId;
@@ -118,7 +118,7 @@ impl Session {
                 }
                 Place::Registers { writable, .. } => writable,
                 Place::Clock { offset, .. } => {
-                    let asked = asks(offset, bytes).and_then(|command| function.driver.card().ask_clock(command));
+                    let asked = command(offset, bytes).and_then(|command| function.driver.card().ask_clock(command));
                     if let Some(words) = asked {
                         self.clock = words;
                     }

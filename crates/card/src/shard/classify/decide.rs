@@ -57,10 +57,13 @@ impl Classifying {
         if self.neighbours.is_some() && frames.iter().any(|&frame| self.stage.frames[usize::from(frame)].waits) {
             return frames.iter().for_each(|&frame| self.execute(shard, source, frame.into(), id));
         }
-        // Out of the port of a card to which they came in a tunnel that is a port of its own: they are not sent back there.
-        if matches!(verdict.actions.last(), Some(Action::Output(port)) if *port == source.ingress.port)
-            && frames.iter().any(|&frame| self.stage.frames[usize::from(frame)].tunnel.is_some())
-        {
+        // Perhaps out of the port of a card to which they came in a tunnel that is a port of its own: they are not sent back there.
+        let may_return = match verdict.actions.last() {
+            Some(Action::Output(port)) => *port == source.ingress.port,
+            Some(Action::Balance(_)) => true,
+            _ => false,
+        };
+        if may_return && frames.iter().any(|&frame| self.stage.frames[usize::from(frame)].tunnel.is_some()) {
             return frames.iter().for_each(|&frame| self.execute(shard, source, frame.into(), id));
         }
         let frames = frames.iter().map(|&frame| usize::from(frame));
@@ -74,34 +77,30 @@ impl Classifying {
                 frames.for_each(|frame| self.send_to_port(shard, source, port, frame));
             }
             &[Action::Rss(group)] if self.is_by_outer(group) => {
-                let mut queues = [0; BURST];
-                if let Some(group) = self.classifier.tables().and_then(|tables| tables.group(group)) {
-                    queues
-                        .iter_mut()
-                        .zip(frames.clone())
-                        .for_each(|(queue, at)| *queue = group.queue_of(&self.keys[at]));
-                }
+                let queues = self.chosen(group, frames.clone());
                 frames.zip(queues).for_each(|(frame, queue)| self.send_to_queue(shard, source, queue, frame));
             }
             &[Action::Balance(group)] if self.is_by_outer(group) => {
-                for frame in frames {
-                    // It may have come in by a tunnel that is a port of its own.
-                    if self.stage.frames[frame].tunnel.is_some() {
-                        self.execute(shard, source, frame, id);
-                        continue;
-                    }
-                    let group = self.classifier.tables().and_then(|tables| tables.group(group));
-                    match group.map(|group| u32::from(group.queue_of(&self.keys[frame]))) {
-                        Some(port) if port != source.ingress.port => self.send_to_port(shard, source, port, frame),
-                        _ => self.counted.add(What::Reflected, 1),
-                    }
-                }
+                let ports = self.chosen(group, frames.clone()).map(u32::from);
+                frames.zip(ports).for_each(|(frame, port)| match port == source.ingress.port {
+                    true => self.counted.add(What::Reflected, 1),
+                    false => self.send_to_port(shard, source, port, frame),
+                });
             }
             _ => self.edit(shard, source, frames, id),
         }
     }
 
-    /// Whether there is such an RSS group, for outer headers.
+    /// What such a group chooses for each of these frames, by its outer headers.
+    fn chosen(&self, group: u32, frames: impl Iterator<Item = usize>) -> [u16; BURST] {
+        let mut chosen = [0; BURST];
+        if let Some(group) = self.classifier.tables().and_then(|tables| tables.group(group)) {
+            chosen.iter_mut().zip(frames).for_each(|(chosen, at)| *chosen = group.queue_of(&self.keys[at]));
+        }
+        chosen
+    }
+
+    /// Whether there is such a group, for outer headers.
     fn is_by_outer(&self, group: u32) -> bool {
         let group = self.classifier.tables().and_then(|tables| tables.group(group));
         group.is_some_and(|group| !group.wants_inner())
