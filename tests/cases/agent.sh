@@ -63,7 +63,7 @@ says "2(of-b)" dump-ports-desc $switch
 says "table 0" dump-tables $switch
 says "max_entries=1048576" dump-table-features $switch
 says "max_groups" dump-group-features $switch
-says "band_types: drop" meter-features $switch
+says "band_types: drop dscp_remark" meter-features $switch
 says "port LOCAL queue 3" queue-stats $switch
 says "queue 3" queue-get-config $switch LOCAL
 says "xid=" ping $switch

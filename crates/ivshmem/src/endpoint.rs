@@ -10,21 +10,27 @@ use millrace_dma::{Ordering, OutOfRange, RegionError, Window};
 use millrace_message::bell::{self, ClaimError, Filter, Full, Owner};
 use millrace_ring::lines::{self, MOST_WORDS};
 use rustix::fd::BorrowedFd;
+use rustix::time::{ClockId, clock_gettime};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes of a message at most.
 pub const MOST_BYTES: usize = (MOST_WORDS - 1) * 8;
 /// How long a program in a virtual machine sleeps between two looks: nothing wakes it.
 const NAP: Duration = Duration::from_micros(200);
 const OWNER: Owner = Owner(0);
-/// Calls after which it is looked at the time, and how often what the server says is read by who never waits for it.
-const CALLS: u32 = 64;
+/// How often what the server says is read by who never waits for it.
 const HEARS: Duration = Duration::from_millis(100);
+
+/// The time, to some milliseconds: it is asked for by each call.
+fn coarse() -> Duration {
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
+}
 
 /// Where the memory is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,8 +198,7 @@ pub struct Endpoint {
     own: u16,
     /// What stood at its own place when it came: something else stands there when the server has cut it off.
     own_presence: u64,
-    calls: u32,
-    heard: Instant,
+    heard: Duration,
     outs: Vec<Option<Outgoing>>,
     ins: Vec<Option<Incoming>>,
     /// Which doorbells are wanted; `None`: this does not receive.
@@ -240,8 +245,7 @@ impl Endpoint {
             layout,
             own,
             own_presence,
-            calls: 0,
-            heard: Instant::now(),
+            heard: coarse(),
             outs,
             ins,
             filter,
@@ -270,9 +274,9 @@ impl Endpoint {
 
     /// Reads what the server says now and then, for who never waits: a client that does not read is cut off.
     fn keep_up(&mut self) {
-        self.calls = self.calls.wrapping_add(1);
-        if self.calls.is_multiple_of(CALLS) && self.heard.elapsed() >= HEARS {
-            self.heard = Instant::now();
+        let now = coarse();
+        if now.saturating_sub(self.heard) >= HEARS {
+            self.heard = now;
             if let Link::Host(host) = &mut self.link {
                 host.hear();
             }
@@ -457,11 +461,13 @@ impl Endpoint {
 
     /// The next that has come, from whom: each peer in its turn. It looks at each peer once, whatever they have written.
     pub fn take(&mut self) -> Option<(u16, Event)> {
-        self.keep_up();
+        if !self.is_kept() {
+            return None;
+        }
         for _ in 0..self.layout.slots() {
             let peer = self.next;
             self.next = (peer + 1) % self.layout.slots();
-            if let Some(event) = self.take_from(peer) {
+            if let Some(event) = self.take_of(peer) {
                 return Some((peer, event));
             }
         }
@@ -470,10 +476,16 @@ impl Endpoint {
 
     /// The same from one peer.
     pub fn take_from(&mut self, peer: u16) -> Option<Event> {
+        if self.is_kept() { self.take_of(peer) } else { None }
+    }
+
+    /// Reads what the server says now and then; whether this one is still there.
+    fn is_kept(&mut self) -> bool {
         self.keep_up();
-        if self.is_cut_off() {
-            return None;
-        }
+        !self.is_cut_off()
+    }
+
+    fn take_of(&mut self, peer: u16) -> Option<Event> {
         self.incoming(peer)?;
         let (Some(into), Some(filter)) = (self.ins.get_mut(usize::from(peer))?, &self.filter) else { return None };
         match into.bells.take(filter) {

@@ -349,21 +349,26 @@ fn who_scribbles_over_the_memory_harms_no_process() {
 fn who_only_looks_and_who_only_rings_are_not_cut_off() {
     let patience = Duration::from_secs(3);
     let server = Running::with(Limits { peers: 8, vectors: 1, patience, ..Limits::default() });
-    let (mut looks, mut rings) = (server.endpoint(), server.endpoint());
+    let (mut looks, mut rings, mut seldom) = (server.endpoint(), server.endpoint(), server.endpoint());
+    let (mut next, between) = (Duration::ZERO, Duration::from_millis(300));
     looks.listen(0..=9).unwrap();
     let (begin, to) = (Instant::now(), looks.id());
     let mut others = vec![server.endpoint(), server.endpoint()];
     // Longer than one may read nothing of what others cause.
     while begin.elapsed() < patience * 2 {
         let _ = rings.ring(to, 1);
+        if begin.elapsed() > next {
+            let _ = seldom.ring(to, 2);
+            next += between;
+        }
         while looks.take().is_some() {}
         others.iter_mut().for_each(Endpoint::hear);
         if others.len() < 4 && begin.elapsed() > patience {
             others.push(server.endpoint());
         }
     }
-    assert!(!looks.is_cut_off() && !rings.is_cut_off() && !looks.is_alone());
-    assert_eq!(looks.peers().len(), 2 + others.len());
+    assert!(!looks.is_cut_off() && !rings.is_cut_off() && !seldom.is_cut_off() && !looks.is_alone());
+    assert_eq!(looks.peers().len(), 3 + others.len());
 }
 
 #[test]

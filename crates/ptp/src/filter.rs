@@ -148,7 +148,10 @@ impl Watched {
                 Some(Duration::from_nanos(delay))
             }
             // No offset comes without one, and no clock goes right without offsets.
-            Path::Unsure => (self.count == 0).then_some(Duration::from_nanos(0)),
+            Path::Unsure => {
+                seen.impossible = 0;
+                (self.count == 0).then_some(Duration::from_nanos(0))
+            }
             Path::Impossible => {
                 seen.impossible = seen.impossible.saturating_add(1);
                 seen.impossible_ns = nanoseconds(delay);

@@ -244,13 +244,13 @@ impl Backend {
 
     /// A request of each guest. Whether there was one.
     fn take_requests(&mut self) -> bool {
-        let mut moved = false;
+        let (mut moved, now) = (false, Instant::now());
         for at in 0..self.guests.len() {
             let guest = &mut self.guests[at];
             guest.send_late();
             moved |= guest.end_release();
             if let Some((_, position)) = guest.waiting
-                && self.busy.left(guest.maps.account(), Instant::now()).is_none()
+                && self.busy.left(guest.maps.account(), now).is_none()
                 && guest.number.is_none_or(|number| self.service.has_taken(number, position))
                 && let Some((request, _)) = guest.waiting.take()
             {
@@ -258,7 +258,7 @@ impl Backend {
                 moved = true;
                 continue;
             }
-            match guest.take(&self.busy) {
+            match guest.take(&self.busy, now) {
                 Ok(None) => {}
                 Ok(Some(request)) => {
                     // The control page and the ring of work are two ways: a request comes behind what was posted before it.
@@ -460,16 +460,15 @@ impl Backend {
     }
 
     fn sleep(&mut self, next: Option<Moment>) {
-        let (mut nothing, mut most) = (true, LONGEST);
+        let (mut nothing, mut most, now) = (true, LONGEST, Instant::now());
         for guest in &mut self.guests {
             let is_empty = guest.control.requests.doze();
-            match guest.held_for(&self.busy) {
+            match guest.held_for(&self.busy, now) {
                 // What it asks for has to wait, and nobody rings when that is over.
                 Some(held) => most = most.min(held),
                 None => nothing &= is_empty,
             }
         }
-        let now = Instant::now();
         let may_go_on = |guest: &Guest| self.busy.left(guest.maps.account(), now).is_none();
         let is_busy = self.guests.iter().any(|guest| guest.waiting.is_some() && may_go_on(guest));
         if let Some(next) = next {

@@ -166,8 +166,8 @@ impl Guest {
     }
 
     /// The next request, if there is one and none waits.
-    pub fn take(&mut self, busy: &Busy) -> Result<Option<Request>, Malformed> {
-        if self.waiting.is_some() || self.asks.is_some() || self.held_for(busy).is_some() {
+    pub fn take(&mut self, busy: &Busy, now: Instant) -> Result<Option<Request>, Malformed> {
+        if self.waiting.is_some() || self.asks.is_some() || self.held_for(busy, now).is_some() {
             return Ok(None);
         }
         let Some(len) = self.control.requests.take(&mut self.words)? else { return Ok(None) };
@@ -179,8 +179,8 @@ impl Guest {
     }
 
     /// How soon it is to be looked whether its requests are taken again; `None`: they are. Nothing rings when that changes.
-    pub fn held_for(&mut self, busy: &Busy) -> Option<Duration> {
-        if let Some(left) = busy.left(self.maps.account(), Instant::now()) {
+    pub fn held_for(&mut self, busy: &Busy, now: Instant) -> Option<Duration> {
+        if let Some(left) = busy.left(self.maps.account(), now) {
             return Some(left);
         }
         // There may have been no thread for what is being unmapped, too.

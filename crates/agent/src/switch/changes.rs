@@ -129,6 +129,7 @@ impl Switch {
 
     /// Rules have gone from the datapath, because somebody here has deleted them or by themselves. What was collected has to be settled before.
     pub fn gone(&mut self, rules: &[Gone]) {
+        let barriers = self.barriers();
         for gone in rules {
             let reason = match gone.why {
                 Why::Idle => removed::IDLE_TIMEOUT,
@@ -138,7 +139,10 @@ impl Switch {
             if self.has_left(gone, reason) {
                 continue;
             }
-            self.bar_again(&gone.key);
+            // One that closes a port comes back.
+            if barriers.contains(&gone.key) {
+                self.torn.insert(gone.key);
+            }
             if self.entries.get(&gone.key).is_some_and(|entry| entry.added < gone.version)
                 && let Some(entry) = self.entries.put(gone.key, None)
             {
@@ -214,7 +218,8 @@ impl Switch {
         self.settle(datapath);
         let Ok(snapshot) = datapath.snapshot() else { return };
         let there: HashSet<_> = snapshot.rules.iter().map(|(key, _)| *key).collect();
-        self.barriers().into_iter().filter(|key| !there.contains(key)).for_each(|key| self.bar_again(&key));
+        let torn = self.barriers().into_iter().filter(|key| !there.contains(key));
+        self.torn.extend(torn);
         let missing = self.entries.iter().map(|(key, _)| *key).filter(|key| !there.contains(key));
         let mut gone: Vec<_> = missing.map(|key| (key, u64::MAX)).collect();
         let leaving = self.leaving.iter().flat_map(|(key, all)| all.iter().map(|one| (*key, one.version)));

@@ -235,8 +235,7 @@ impl Switch {
             .iter()
             .filter_map(|group| Some(Change::Group(group.desc.group, group.spread.as_ref()?.spec().clone())));
         let meters = self.meters.iter().map(|meter| Change::Meter(meter.config.meter, meter.spec));
-        let barred = self.port_configs.iter().filter_map(|(number, config)| self.barrier(*number, *config));
-        let mut changes: Vec<_> = groups.chain(meters).chain(barred.map(Change::Add)).collect();
+        let mut changes: Vec<_> = groups.chain(meters).chain(self.barring().map(Change::Add)).collect();
         let mut keys: Vec<_> = self.entries.iter().map(|(key, entry)| (entry.sequence, *key)).collect();
         keys.sort_by_key(|(sequence, _)| *sequence);
         for (_, key) in keys {

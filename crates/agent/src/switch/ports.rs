@@ -11,6 +11,7 @@ use crate::wire::port::{Port, PortMod, PortStatus, config, number, state, status
 use millrace_flow::Match;
 use millrace_flow::field::{Field, LOCAL};
 use millrace_flow::rule::RuleSpec;
+use std::collections::HashSet;
 use std::time::Duration;
 
 /// Feature bits: 10 Gb/s, fibre. What a software port is nearest to; nobody measures it.
@@ -208,16 +209,12 @@ impl Switch {
     }
 
     /// The rules that close ports.
-    pub(super) fn barriers(&self) -> Vec<FlowKey> {
-        let rules = self.port_configs.iter().filter_map(|(number, config)| self.barrier(*number, *config));
-        rules.map(|rule| FlowKey::of(&rule)).collect()
+    pub(super) fn barring(&self) -> impl Iterator<Item = RuleSpec> {
+        self.port_configs.iter().filter_map(|(number, config)| self.barrier(*number, *config))
     }
 
-    /// A rule has gone. If it was one that closes a port, it comes back.
-    pub(super) fn bar_again(&mut self, key: &FlowKey) {
-        if self.barriers().contains(key) {
-            self.torn.insert(*key);
-        }
+    pub(super) fn barriers(&self) -> HashSet<FlowKey> {
+        self.barring().map(|rule| FlowKey::of(&rule)).collect()
     }
 
     /// Closes ports again whose rules have gone. They come by themselves, and again until the datapath takes them: controllers were told that
@@ -226,8 +223,8 @@ impl Switch {
         if self.torn.is_empty() || self.closes_from.is_some_and(|at| self.now < at) {
             return;
         }
-        let barriers = self.port_configs.iter().filter_map(|(number, config)| self.barrier(*number, *config));
-        let torn: Vec<_> = barriers.filter(|rule| self.torn.contains(&FlowKey::of(rule))).map(Change::Add).collect();
+        let torn: Vec<_> =
+            self.barring().filter(|rule| self.torn.contains(&FlowKey::of(rule))).map(Change::Add).collect();
         if torn.is_empty() || datapath.commit(&torn).is_ok() {
             self.torn.clear();
             self.closes_from = None;

@@ -143,8 +143,9 @@ pub fn explain(tables: &Tables, table: u8, key: &Key, inner: Option<&Key>, bette
     let mut groups = hashes.iter();
     let queue = |action: &Action| match action {
         Action::Queue(queue) => Some(*queue),
-        Action::Rss(_) => groups.next().map(|hashed| hashed.queue),
-        Action::Balance(_) => groups.next().and(None),
+        Action::Rss(_) | Action::Balance(_) => {
+            groups.next().filter(|hashed| !hashed.is_port).map(|hashed| hashed.queue)
+        }
         Action::VniMap(map) => match map.get(key.get(Field::TunId).0[0]) {
             Some(Receiver::Queue(queue)) => Some(queue),
             _ => None,
@@ -175,8 +176,9 @@ impl Explanation {
         let (mut hashes, mut steered) = (self.hashes.iter(), self.steered.iter());
         let queue = |action: &Action| match action {
             Action::Queue(queue) => Some(*queue),
-            Action::Rss(_) => hashes.next().map(|hashed| hashed.queue),
-            Action::Balance(_) => hashes.next().and(None),
+            Action::Rss(_) | Action::Balance(_) => {
+                hashes.next().filter(|hashed| !hashed.is_port).map(|hashed| hashed.queue)
+            }
             Action::Quic(_) => steered.next().and_then(|steered| steered.queue),
             _ => None,
         };

@@ -48,6 +48,8 @@ pub struct IvshmemDoor {
     /// Those that were turned away, so that they are not asked again and again: peer, presence and program.
     refused: Vec<(u16, u64, u64)>,
     pace: Pace,
+    /// The server has cut it off, and it was said.
+    is_cut_off: bool,
     next: u16,
 }
 
@@ -84,9 +86,22 @@ impl IvshmemDoor {
         head.word64(PRESENCE)?.store(endpoint.presence(own), Ordering::Relaxed);
         // Release pairs with the Acquire in `find_backend`.
         head.word64(WHO)?.store(BACKEND, Ordering::Release);
-        let (known, refused, pace) = Default::default();
+        let (known, refused, pace, is_cut_off) = Default::default();
         let endpoint = Arc::new(Mutex::new(endpoint));
-        Ok(Self { path: path.to_owned(), endpoint, slices, bells, timer, number, own, known, refused, pace, next: 0 })
+        Ok(Self {
+            path: path.to_owned(),
+            endpoint,
+            slices,
+            bells,
+            timer,
+            number,
+            own,
+            known,
+            refused,
+            pace,
+            is_cut_off,
+            next: 0,
+        })
     }
 
     /// What a peer says that it is now, if it is there.
@@ -184,6 +199,12 @@ impl Door for IvshmemDoor {
             endpoint.slots()
         };
         let mut events = self.gone();
+        if lock(&self.endpoint).is_cut_off() && !core::mem::replace(&mut self.is_cut_off, true) {
+            let path = self.path.display();
+            events.push(Event::Noted(format!(
+                "the server at {path} has cut this backend off, so that nobody finds it: start the backend again"
+            )));
+        }
         let own = self.own;
         for peer in (0..slots).filter(|peer| *peer != own) {
             events.extend(self.arrive(peer));

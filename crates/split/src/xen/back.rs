@@ -198,15 +198,16 @@ impl XenDoor {
         if has_gone { self.gone() } else { Vec::new() }
     }
 
-    /// What has changed in a domain, of which so many programs may come now.
-    fn hear_of(&mut self, at: usize, most: usize) -> Vec<Event> {
+    /// What has changed in a domain, of which so many entries may be looked at now; and how many questions that took, for each of which all guests
+    /// wait.
+    fn hear_of(&mut self, at: usize, most: usize) -> (Vec<Event>, usize) {
         let Self { ways, asks, domains, .. } = self;
         let watched = &mut domains[at];
         let now = Instant::now();
-        let mut events = Vec::new();
+        let (mut events, mut asked) = (Vec::new(), 0);
         match watched.read(ways) {
             Ok(has_read) if has_read || watched.has_more() => watched.next = now + PAUSE,
-            Ok(_) => return events,
+            Ok(_) => return (events, asked),
             Err(why) => {
                 watched.next = now + LATER;
                 let (domain, later) = (watched.domain, LATER.as_secs());
@@ -214,6 +215,7 @@ impl XenDoor {
             }
         }
         if core::mem::take(&mut watched.must_list) {
+            asked += 1;
             let root = watched.root();
             let entries = asks.list(&root).unwrap_or_default();
             let ids = entries.iter().filter_map(|number| Id::of(&format!("{root}/{number}")));
@@ -221,8 +223,9 @@ impl XenDoor {
         }
         let domain = watched.domain;
         let numbers: Vec<u16> = std::iter::from_fn(|| watched.changed.pop_first()).take(most).collect();
+        asked += numbers.len();
         events.extend(numbers.into_iter().filter_map(|number| self.arrive(Id { domain, number })));
-        events
+        (events, asked)
     }
 
     fn arrive(&mut self, id: Id) -> Option<Event> {
@@ -275,8 +278,8 @@ impl Door for XenDoor {
             if now < self.domains[at].next {
                 continue;
             }
-            let heard = self.hear_of(at, left.min(OF_ONE));
-            left -= heard.iter().filter(|event| !matches!(event, Event::Noted(_))).count().min(left);
+            let (heard, asked) = self.hear_of(at, left.min(OF_ONE));
+            left = left.saturating_sub(asked);
             events.extend(heard);
             if left == 0 {
                 self.first = at + 1;

@@ -288,15 +288,20 @@ fn say_what_is_missing(device: &millrace::Device, file: &RuleFile) -> Result<(),
         }
     }
     let actions = file.items().filter_map(|item| if let Item::Rule(rule) = item { Some(&rule.actions) } else { None });
-    let balances: BTreeSet<u32> = actions
-        .flatten()
-        .filter_map(|action| if let Action::Balance(group) = action { Some(*group) } else { None })
-        .collect();
+    let (mut balances, mut spreads) = (BTreeSet::new(), BTreeSet::new());
+    actions.flatten().for_each(|action| match action {
+        Action::Balance(group) => _ = balances.insert(*group),
+        Action::Rss(group) => _ = spreads.insert(*group),
+        _ => {}
+    });
     for item in file.items() {
         if let Item::Group { number, rss, .. } = item {
             if balances.contains(number) {
                 let absent = rss.table.iter().filter(|port| usize::from(**port) >= ports);
                 missing.extend(absent.take(MOST_MISSING).map(|port| format!("port {port}")));
+            }
+            // One that none of these rules uses may be for others of the card: mostly queues are meant.
+            if balances.contains(number) && !spreads.contains(number) {
                 continue;
             }
             let absent = rss.table.iter().filter(|queue| u32::from(**queue) >= device.rx_queues());

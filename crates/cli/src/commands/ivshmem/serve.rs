@@ -86,7 +86,7 @@ pub fn run(shared: &Shared, args: &ServeArgs) -> Result<(), Failure> {
             status::answer(asked, &server.status());
         }
     }
-    drop(telling);
+    telling.end()?;
     status::show(output, &server.status())
 }
 

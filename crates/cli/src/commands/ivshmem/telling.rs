@@ -3,6 +3,7 @@
 
 use super::serve::tell;
 use millrace_ivshmem::Change;
+use millrace_tool::failure::Failure;
 use millrace_tool::output::{Output, note};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -17,7 +18,7 @@ const MOST_WAITING: usize = 256;
 const LAST: Duration = Duration::from_secs(1);
 
 pub struct Telling {
-    to: Option<SyncSender<(Change, u64)>>,
+    to: SyncSender<(Change, u64)>,
     thread: Option<JoinHandle<()>>,
     since: Instant,
     said: u64,
@@ -30,7 +31,7 @@ impl Telling {
         let (to, changes) = sync_channel(MOST_WAITING);
         let run = move || write(output, &changes);
         let thread = std::thread::Builder::new().name("millrace-tell".to_owned()).spawn(run).ok();
-        Self { to: Some(to), thread, since: Instant::now(), said: 0, left_out: 0 }
+        Self { to, thread, since: Instant::now(), said: 0, left_out: 0 }
     }
 
     /// Has something told, if there is room for it.
@@ -39,7 +40,7 @@ impl Telling {
             (self.since, self.said) = (Instant::now(), 0);
         }
         let has_room = self.said < LIMIT;
-        let sent = has_room && self.to.as_ref().is_some_and(|to| to.try_send((change, self.left_out)).is_ok());
+        let sent = has_room && self.to.try_send((change, self.left_out)).is_ok();
         if sent {
             (self.said, self.left_out) = (self.said + 1, 0);
         } else {
@@ -48,14 +49,25 @@ impl Telling {
     }
 }
 
-impl Drop for Telling {
-    fn drop(&mut self) {
-        self.to = None;
-        let (Some(thread), begin) = (self.thread.take(), Instant::now()) else { return };
-        // Nobody may read them: the server ends all the same.
-        while !thread.is_finished() && begin.elapsed() < LAST {
+impl Telling {
+    /// Waits a while until all is told that was to be.
+    ///
+    /// # Errors
+    /// Nobody reads it, and would read nothing else: whoever writes there waits.
+    pub fn end(self) -> Result<(), Failure> {
+        let Self { to, thread, left_out, .. } = self;
+        drop(to);
+        let begin = Instant::now();
+        while thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            if begin.elapsed() >= LAST {
+                return Err(Failure::Found("nobody reads what this command writes".to_owned()));
+            }
             std::thread::sleep(Duration::from_millis(5));
         }
+        if left_out > 0 {
+            note(format!("the last {left_out} changes were not told: too many, or nobody read"));
+        }
+        Ok(())
     }
 }
 
@@ -77,7 +89,7 @@ mod tests {
     #[test]
     fn a_flood_is_cut_off_and_counted() {
         let (to, told) = sync_channel(2 * LIMIT as usize);
-        let mut telling = Telling { to: Some(to), thread: None, since: Instant::now(), said: 0, left_out: 0 };
+        let mut telling = Telling { to, thread: None, since: Instant::now(), said: 0, left_out: 0 };
         (0..LIMIT + 5).for_each(|_| telling.add(Change::Full));
         assert_eq!((told.try_iter().count() as u64, telling.left_out), (LIMIT, 5));
         telling.since = Instant::now().checked_sub(PERIOD).unwrap();
@@ -87,5 +99,15 @@ mod tests {
         drop(told);
         telling.add(Change::Full);
         assert_eq!(telling.left_out, 1);
+    }
+
+    #[test]
+    fn who_does_not_read_keeps_no_server() {
+        let (to, _told) = sync_channel(1);
+        let (go_on, stopped) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || _ = stopped.recv());
+        let telling = Telling { to, thread: Some(thread), since: Instant::now(), said: 0, left_out: 0 };
+        assert!(telling.end().is_err());
+        drop(go_on);
     }
 }
