@@ -37,14 +37,6 @@ impl Listener {
         Self::of_kind(path, Carries::Records, None)
     }
 
-    /// The same with a socket of streams, not of records.
-    ///
-    /// # Errors
-    /// The same.
-    pub fn of_streams(path: PathBuf) -> Result<Self, Errno> {
-        Self::of_kind(path, Carries::Streams, None)
-    }
-
     /// The same with a socket to which nobody can connect but its owner and root, whatever the umask says.
     ///
     /// # Errors

@@ -123,6 +123,8 @@ impl Interfaces {
             }
         }
         let shapings = self.shaping(sight, engine, &wanted.iter().map(|link| link.index).collect());
+        let lost: BTreeSet<u32> =
+            wanted.iter().map(|link| link.index).filter(|index| self.is_lost(*index, shapings, engine)).collect();
         let of = |link: &Link| shapings.get(&link.index).cloned().unwrap_or_default();
         let looks: Vec<(Link, Shaping)> =
             wanted.into_iter().map(|link| (of(&link), link)).map(|(s, l)| (l, s)).collect();
@@ -132,7 +134,7 @@ impl Interfaces {
         let place = self.place_for_all(&looks, sight);
         for (link, shaping) in &looks {
             report(engine.set_shaped(link.index, shaping.qdisc.is_some()));
-            self.one(link, shaping, place, sight, engine);
+            self.one(link, shaping, place, lost.contains(&link.index), sight, engine);
         }
     }
 
@@ -234,7 +236,7 @@ impl Interfaces {
         Look { link, shaping, hooks: &sight.hooks, offloads, own_xdp, is_switched_off }
     }
 
-    fn one(&mut self, link: &Link, shaping: &Shaping, place: Place, sight: &mut Sight, engine: &Engine) {
+    fn one(&mut self, link: &Link, shaping: &Shaping, place: Place, is_lost: bool, sight: &mut Sight, engine: &Engine) {
         let features = sight.features(link.index);
         let look = self.look(link, shaping, sight, &features);
         let mut off = choice::obstacle(&look).map(|off| self.whose(off, link.index));
@@ -251,7 +253,7 @@ impl Interfaces {
         if matches!(known.off, Some(Off::ForeignXdp(_) | Off::OtherRouter(_))) {
             known.failed = None;
         }
-        if known.place.is_some() && engine.has_lost(link.index, shaping.ours) {
+        if known.place.is_some() && is_lost {
             tracing::warn!("{}: somebody has taken the router's programs away; they are put back", known.name);
             known.place = None;
             self.put_back += 1;

@@ -117,19 +117,10 @@ fn name_of(index: u32) -> String {
 /// # Errors
 /// Which router has it.
 pub fn hold(index: u32, signs: impl Fn(Duration) -> Signs) -> Result<Held, Holder> {
-    match claim(&name_of(index)) {
+    match hold_left(index, &signs)? {
         // Who has had it until now may have been in the way of a router, which asks for it, too, each second.
-        Ok(_) if signs(LIVELY_WITHOUT) == Signs::Alive => Err(Holder::Unclaimed),
-        Ok(claim) => Ok(Held::Claim(claim)),
-        Err(who) => passed_over(who, signs),
-    }
-}
-
-fn passed_over(who: Holder, signs: impl Fn(Duration) -> Signs) -> Result<Held, Holder> {
-    match judge(who.trust(), || signs(LIVELY)) {
-        Judgement::Routers => Err(who),
-        Judgement::AnotherRouters => Err(Holder::Without(Box::new(who))),
-        Judgement::Nobodys => Ok(Held::PassedOver(who)),
+        Held::Claim(_) if signs(LIVELY_WITHOUT) == Signs::Alive => Err(Holder::Unclaimed),
+        held => Ok(held),
     }
 }
 
@@ -138,9 +129,14 @@ fn passed_over(who: Holder, signs: impl Fn(Duration) -> Signs) -> Result<Held, H
 /// # Errors
 /// Which router has it.
 pub fn hold_left(index: u32, signs: impl Fn(Duration) -> Signs) -> Result<Held, Holder> {
-    match claim(&name_of(index)) {
-        Ok(claim) => Ok(Held::Claim(claim)),
-        Err(who) => passed_over(who, signs),
+    let who = match claim(&name_of(index)) {
+        Ok(claim) => return Ok(Held::Claim(claim)),
+        Err(who) => who,
+    };
+    match judge(who.trust(), || signs(LIVELY)) {
+        Judgement::Routers => Err(who),
+        Judgement::AnotherRouters => Err(Holder::Without(Box::new(who))),
+        Judgement::Nobodys => Ok(Held::PassedOver(who)),
     }
 }
 
@@ -229,23 +225,23 @@ fn user_of(name: &str) -> Option<u32> {
     const LISTENING: u32 = 1 << 10;
     const SHOW: u32 = 1 | 1 << 6;
     const HEADER: usize = 16;
+    /// Of a name there may be a socket of each type (`AF_UNIX`, type, state).
+    const TYPE: usize = 1;
+    const RECORDS: u8 = 5;
     const NAME: u16 = 0;
     const USER: u16 = 7;
     let mut question = [0; 24];
     question[0] = UNIX;
     question[4..8].copy_from_slice(&LISTENING.to_ne_bytes());
     question[12..16].copy_from_slice(&SHOW.to_ne_bytes());
-    let mut found = None;
-    let keep = |message: wire::Message<'_>| {
-        let all = wire::attributes(message.body, HEADER);
-        let is_it = all.clone().find(NAME).and_then(|bytes| bytes.strip_prefix(b"\0")) == Some(name.as_bytes());
-        if message.kind == BY_FAMILY && is_it {
-            found = all.clone().find(USER).and_then(wire::u32_of);
-        }
+    let user = |body: &[u8]| {
+        let all = wire::attributes(body, HEADER);
+        let is_it = body.get(TYPE) == Some(&RECORDS)
+            && all.clone().find(NAME).and_then(|bytes| bytes.strip_prefix(b"\0")) == Some(name.as_bytes());
+        all.find(USER).and_then(wire::u32_of).filter(|_| is_it)
     };
     let mut questions = Questions::open(Protocol::Sockets).ok()?;
-    questions.ask(Request::new(BY_FAMILY, wire::DUMP, &question), || (), keep).ok()?;
-    found
+    questions.one(Request::new(BY_FAMILY, wire::DUMP, &question), user).ok()?
 }
 
 #[cfg(test)]
@@ -271,6 +267,12 @@ mod tests {
                 socket
             })
             .collect();
+        // Another type of socket may have the same name.
+        let datagrams = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).unwrap();
+        let streams = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        bind(&datagrams, &to).unwrap();
+        bind(&streams, &to).unwrap();
+        listen(&streams, 1).unwrap();
         let who = claim(&name).unwrap_err();
         assert_eq!((who.trust(), who), (Trust::Yes, Holder::User(me.user)));
         own.answer();

@@ -8,6 +8,7 @@ use rustix::fs::statfs;
 use rustix::mount::{MountFlags, mount};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -94,7 +95,15 @@ fn folders_of(namespace: Option<u64>) -> Vec<PathBuf> {
         of.and_then(|(_, of)| of.parse().ok()).is_some_and(|of: u64| namespace.is_none_or(|wanted| of == wanted))
     };
     let all = ROOTS.iter().filter_map(|root| std::fs::read_dir(root).ok()).flat_map(|entries| entries.take(MOST));
-    all.filter_map(|entry| Some(entry.ok()?.path())).filter(is_one).collect()
+    all.filter_map(|entry| Some(entry.ok()?.path())).filter(is_one).filter(|path| is_trusted(path)).collect()
+}
+
+/// Whether nobody but root and this user can have put something into a folder.
+fn is_trusted(folder: &Path) -> bool {
+    const OTHERS_WRITE: u32 = 0o022;
+    let is_ours = |user: u32| user == 0 || user == rustix::process::geteuid().as_raw();
+    let found = std::fs::symlink_metadata(folder);
+    found.is_ok_and(|found| found.is_dir() && is_ours(found.uid()) && found.mode() & OTHERS_WRITE == 0)
 }
 
 /// Removes what is kept though its interface is gone, of whatever engine: that is of no use to anybody, and holds memory.
@@ -201,8 +210,7 @@ impl Engine {
         let mut was_there = self.adopted.lock().expect("no holder panics").remove(&ifindex).is_some();
         for path in self.places_of(ifindex).into_iter().filter(|path| path.exists()) {
             // Dropped, it ends.
-            drop(is_on(&path, ifindex).then(|| XdpLink::open(&path)));
-            was_there = true;
+            was_there |= is_on(&path, ifindex) && XdpLink::open(&path).is_ok();
         }
         drop(attached);
         self.unpin_everywhere(ifindex);
@@ -279,6 +287,22 @@ mod tests {
             assert!(is_recent(0) && is_recent(499) && is_recent(-1) && is_recent(-100));
             assert!(!is_recent(500) && !is_recent(i32::MAX) && !is_recent(i32::MIN) && !is_recent(i32::MIN + 1000));
         }
+    }
+
+    #[test]
+    fn folders_into_which_others_may_write_are_not_looked_at() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let place = std::env::temp_dir().join(format!("millrace-trusted-{}", std::process::id()));
+        let (folder, link) = (place.join("folder"), place.join("link"));
+        std::fs::create_dir_all(&folder).unwrap();
+        symlink(&folder, &link).unwrap();
+        let with = |mode: u32| {
+            std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(mode)).unwrap();
+            is_trusted(&folder)
+        };
+        assert!(with(0o700) && with(0o755) && !with(0o777) && !with(0o720) && with(0o755));
+        assert!(!is_trusted(&link) && !is_trusted(&place.join("nothing")));
+        std::fs::remove_dir_all(&place).unwrap();
     }
 
     #[test]

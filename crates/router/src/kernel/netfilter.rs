@@ -55,6 +55,13 @@ pub struct BaseChain {
     pub interfaces: Vec<String>,
 }
 
+impl BaseChain {
+    /// Whether packets of this family that are forwarded pass it.
+    fn is_passed_by_forwarded(&self, family: Family) -> bool {
+        self.families.contains(&family) && (family == Family::Netdev || matches!(self.hook, 0 | 2 | 4))
+    }
+}
+
 /// What looks at packets on their way.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hooks {
@@ -133,9 +140,11 @@ impl Hooks {
     /// A chain that forwarded packets of this family may pass, and that gives some to a program (`table chain`). Where a chain is that only others jump to is
     /// not known.
     pub fn queue(&self, family: Family) -> Option<&str> {
+        // There may be a table of that name for one version of IP, and one for both.
         let is_passed = |name: &&str| {
-            let base = self.chains.iter().find(|chain| chain.name == *name && chain.families.contains(&family));
-            base.is_none_or(|chain| matches!(chain.hook, 0 | 2 | 4))
+            let is_it = |chain: &&BaseChain| chain.name == *name && chain.families.contains(&family);
+            let mut bases = self.chains.iter().filter(is_it).peekable();
+            bases.peek().is_none() || bases.any(|chain| chain.is_passed_by_forwarded(family))
         };
         self.looks.queues_of(family).find(is_passed)
     }
@@ -148,9 +157,8 @@ impl Hooks {
 
     /// Whether something looks at forwarded packets of this family: it may change or drop them.
     pub fn look_at(&self, family: Family) -> bool {
-        let forwards = |chain: &&BaseChain| family == Family::Netdev || matches!(chain.hook, 0 | 2 | 4);
         self.are_too_many
-            || self.chains.iter().filter(forwards).any(|chain| chain.families.contains(&family))
+            || self.chains.iter().any(|chain| chain.is_passed_by_forwarded(family))
             || self.legacy.iter().any(|(of, _)| *of == family)
             || self.programs.iter().any(|(of, _)| *of == family)
     }
@@ -424,6 +432,19 @@ mod tests {
         assert!(!ingress.look_at(Family::Ipv4));
         let legacy = Hooks { legacy: vec![(Family::Ipv6, "nat".to_owned())], ..Hooks::default() };
         assert!(legacy.look_at(Family::Ipv6) && !legacy.look_at(Family::Ipv4));
+    }
+
+    #[test]
+    fn a_queue_in_a_chain_counts_if_one_of_that_name_is_passed() {
+        let of = |chains: &[(u8, u32)]| {
+            let chains = chains.iter().filter_map(|(family, hook)| base(*family, *hook, None)).collect();
+            let looks = Looks { queues: [(2, "t c".to_owned())].into(), ..Looks::default() };
+            Hooks { chains, looks, ..Hooks::default() }.queue(Family::Ipv4).is_some()
+        };
+        assert!(of(&[]), "others jump to it");
+        assert!(of(&[(2, 2)]) && !of(&[(2, 1)]));
+        // `table ip t` and `table inet t`: whose rule it is is told by the family of the rule, and not looked at.
+        assert!(of(&[(1, 1), (2, 2)]) && of(&[(1, 2), (2, 1)]));
     }
 
     #[test]
