@@ -1,11 +1,11 @@
 //! Programs that have called.
 
 use crate::bell;
+use crate::network::Asked;
 use crate::record;
 use crate::wire::{Request, Welcome};
 use millrace_callers::{Caller, Closer, May};
 use millrace_dma::Region;
-use millrace_rdma::number::Gid;
 use millrace_rdma::served::{Account, Number, Service};
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,7 +40,7 @@ pub(crate) struct Client {
     /// After its greeting.
     pub met: Option<Met>,
     /// Addresses that were being asked for when it was told so.
-    pub asked: Vec<Gid>,
+    pub asked: Asked,
     /// A request that is answered later.
     pub waiting: Option<Waiting>,
     pub closer: Closer,

@@ -5,17 +5,20 @@ use millrace_link::{Frames, Given, Link, Maker};
 use millrace_rdma::memory::Refused;
 use millrace_rdma::neighbour::{Found, Neighbours};
 use millrace_rdma::number::{Gid, Moment, Qpn};
-use millrace_rdma::served::Service;
+use millrace_rdma::served::{ServeError, Service};
 use millrace_rdma::transport::{Origin, Out, Sent};
 use millrace_rdma::wire::{Counters, Headers, Path, parse};
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use std::convert::Infallible;
 
 /// Frames that are taken at once.
 const BURST: usize = 64;
+/// Addresses that a program may have asked for at a time.
+const MOST_ASKED: usize = 16;
 
 /// A link with frames for all programs of the card.
-pub(crate) struct Network {
+pub struct Network {
     link: Link,
     maker: Maker,
     mac: [u8; 6],
@@ -32,8 +35,12 @@ pub(crate) struct Network {
     is_told: bool,
 }
 
+/// Addresses that a program has asked for, as far as they are not known yet.
+#[derive(Default)]
+pub struct Asked(Vec<Gid>);
+
 /// What is left to do before whoever looks after the link may sleep.
-pub(crate) enum Doze {
+pub enum Doze {
     /// Something has come.
     Awake,
     /// It is readable when something comes.
@@ -45,6 +52,7 @@ pub(crate) enum Doze {
 }
 
 impl Network {
+    /// Frames of that link are of, and for, those who have that address.
     pub fn new(link: Link, address: &Address) -> Self {
         let mut neighbours = Neighbours::new(address.mac, address.gids.to_vec());
         neighbours.announce();
@@ -82,24 +90,43 @@ impl Network {
         self.link.counters()
     }
 
-    /// Who has that address.
-    pub fn find(&mut self, now: Moment, gid: Gid) -> Found {
-        if self.broken.is_some() { Found::Unreachable } else { self.neighbours.find(now, gid) }
-    }
-
-    /// Who has that address, if it is known.
-    pub fn known(&mut self, gid: Gid) -> Option<[u8; 6]> {
-        self.neighbours.known(gid)
-    }
-
     /// An address of the engine that somebody else has, too; said once.
     pub fn take_conflict(&mut self) -> Option<(Gid, [u8; 6])> {
         self.neighbours.take_conflict()
     }
 
-    /// Whether that address is being asked for.
-    pub fn is_asked(&self, gid: Gid) -> bool {
-        self.neighbours.is_asked(gid)
+    /// Who has an address that a program asks for, if it is known; `asks` otherwise. Each program may have a few asked for at a time, so that there
+    /// is room for those that others ask for.
+    ///
+    /// # Errors
+    /// [`ServeError::Quota`]; [`ServeError::NoHosts`].
+    pub fn resolve(
+        &mut self,
+        now: Moment,
+        gid: Gid,
+        asks: bool,
+        asked: &mut Asked,
+    ) -> Result<Option<[u8; 6]>, ServeError> {
+        if !asks {
+            return Ok(self.neighbours.known(gid));
+        }
+        let asked = &mut asked.0;
+        asked.retain(|one| *one == gid || self.neighbours.is_asked(*one));
+        if asked.len() >= MOST_ASKED && !asked.contains(&gid) {
+            return Err(ServeError::Quota { what: "addresses that are being asked for", limit: MOST_ASKED as u64 });
+        }
+        asked.retain(|one| *one != gid);
+        let found = if self.broken.is_some() { Found::Unreachable } else { self.neighbours.find(now, gid) };
+        match found {
+            Found::Known(mac) => Ok(Some(mac)),
+            Found::Asked => {
+                asked.push(gid);
+                Ok(None)
+            }
+            Found::Unreachable => Err(ServeError::NoHosts(Errno::HOSTUNREACH.raw_os_error())),
+            Found::NoSource => Err(ServeError::NoHosts(Errno::NETUNREACH.raw_os_error())),
+            Found::Full => Err(ServeError::NoHosts(Errno::NOBUFS.raw_os_error())),
+        }
     }
 
     /// When [`Network::send`] is to be called although nothing moves.

@@ -6,19 +6,21 @@
 use crate::busy::Busy;
 use crate::counts::GuestCounts;
 use crate::guest::{Guest, Means, PRICE};
+use crate::hosts::{Hosts, Outside};
 use crate::meeting::Link;
 use crate::message::Request;
 use crate::notices::{Notices, TurnedAway, Why};
 use crate::outside::FarLinks;
 use crate::page::BackendSide;
-use crate::port::{Doze, Outside, Port, PortCounts};
+use crate::port::{Port, PortCounts};
 use crate::rights::{Rights, right_for};
 use crate::transport::{Arrived, Door, Event};
 use crate::{Address, Error, PAGE};
 use millrace_rdma::engine::Options;
-use millrace_rdma::number::{Gid, Moment};
+use millrace_rdma::number::Moment;
 use millrace_rdma::served::{Amounts, Books, Number, PutOut, Quota, Service};
-use millrace_served::Closer;
+use millrace_served::network::Doze;
+use millrace_served::{Closer, wire};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -113,8 +115,8 @@ pub struct Backend {
     /// What leads to other hosts, and connections with endpoints there.
     pub(crate) port: Option<Port>,
     pub(crate) far: FarLinks,
-    pub(crate) mac: Address,
-    pub(crate) gid: Gid,
+    /// Who queue pairs are that guests make themselves.
+    pub(crate) hosts: Hosts,
     pub(crate) psn: u32,
     /// Drops what takes long.
     pub(crate) closer: Closer,
@@ -139,23 +141,23 @@ impl Backend {
 
     /// The same, and with a port guests reach endpoints of SLURPoE on its wire, and are reached by them.
     pub fn with_port(limits: Limits, doors: Vec<Box<dyn Door>>, port: Option<Port>) -> Self {
+        Self::with(limits, doors, port, Hosts::default())
+    }
+
+    /// The same, and queue pairs that guests make themselves have an address of which others know.
+    pub fn with(limits: Limits, doors: Vec<Box<dyn Door>>, port: Option<Port>, hosts: Hosts) -> Self {
         let seed = RandomState::new().hash_one(std::process::id());
-        let [a, b, c, d, ..] = seed.to_ne_bytes();
-        let mac = Address([0x02, b'B', a, b, c, d]);
-        // Of the network for measurements (RFC 2544): nobody else's.
-        let gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 198, 19, 255, 253]);
-        let mut options = Options { datagram_mtu: 4096, seed, ..Options::default() };
-        if port.is_some() {
+        let mut options = Options { datagram_mtu: hosts.mtu, seed, ..Options::default() };
+        if port.is_some() || hosts.network.is_some() {
             options.min_timeout = MIN_TIMEOUT;
         }
         Self {
-            service: Service::new(options, mac.0, &[gid], limits.engine),
+            service: Service::new(options, hosts.own.mac, &hosts.own.gids, limits.engine),
             guests: Vec::new(),
             links: Vec::new(),
             port,
             far: FarLinks::default(),
-            mac,
-            gid,
+            hosts,
             psn: seed as u32 & 0xff_ffff,
             closer: Closer::default(),
             graves: VecDeque::new(),
@@ -173,7 +175,7 @@ impl Backend {
     pub fn run(&mut self, stop: &dyn Fn() -> bool, mut report: impl FnMut(&Report)) {
         let mut until = Instant::now();
         while !stop() {
-            self.look(Duration::ZERO, None);
+            self.look(Duration::ZERO, &[]);
             let next = self.turns(&mut until);
             self.reports.drain(..).for_each(|told| report(&told));
             if Instant::now() >= until {
@@ -187,6 +189,8 @@ impl Backend {
         if let Some(port) = &mut self.port {
             port.flush();
         }
+        let now = self.now();
+        self.send_to_hosts(now);
         self.reports.drain(..).for_each(|told| report(&told));
     }
 
@@ -205,6 +209,11 @@ impl Backend {
         self.port.as_ref().map(|port| port.counts)
     }
 
+    /// What was counted on the way to other hosts by RoCE; nothing without one.
+    pub fn host_counts(&self) -> Vec<(&'static str, u64)> {
+        self.hosts.counters()
+    }
+
     pub(crate) fn now(&self) -> Moment {
         Moment::new(self.began.elapsed().as_nanos() as u64)
     }
@@ -213,13 +222,16 @@ impl Backend {
     fn turns(&mut self, until: &mut Instant) -> Option<Moment> {
         let began = Instant::now();
         loop {
-            let came = self.hear_wire();
+            let came = self.hear_wire() | self.hear_hosts();
             let asked = self.take_requests();
-            let turn = self.service.turn(self.now(), &mut Outside(self.port.as_mut()));
+            let now = self.now();
+            let mut outside = Outside(self.port.as_mut(), self.hosts.network.as_mut());
+            let turn = self.service.turn(now, &mut outside);
             self.after_turn();
             if let Some(port) = &mut self.port {
                 port.flush();
             }
+            self.send_to_hosts(now);
             let now = Instant::now();
             if came || asked || turn.moved {
                 *until = now + LINGER;
@@ -228,7 +240,8 @@ impl Backend {
                 std::thread::yield_now();
             }
             if now >= *until || now - began >= LOOK {
-                return turn.next.into_iter().chain(self.far.next_due()).min();
+                let neighbours = self.hosts.network.as_ref().and_then(|network| network.next_due());
+                return turn.next.into_iter().chain(self.far.next_due()).chain(neighbours).min();
             }
         }
     }
@@ -240,6 +253,13 @@ impl Backend {
         let came = port.receive(now, service) > 0;
         self.agree(now);
         came
+    }
+
+    /// Takes frames from other hosts. Whether there were some.
+    fn hear_hosts(&mut self) -> bool {
+        let now = self.now();
+        let Self { hosts, service, .. } = self;
+        hosts.network.as_mut().is_some_and(|network| network.receive(|| now, service) > 0)
     }
 
     /// A request of each guest. Whether there was one.
@@ -292,15 +312,21 @@ impl Backend {
                     Ok(Vec::new())
                 }
                 Request::Tell(to, bytes) => self.pass(from, to, bytes),
+                Request::Engine(wire::Request::Resolve(gid, asks)) => self.resolve(from, gid, asks),
+                Request::Engine(wire::Request::Offer(service)) => self.offer(from, service),
                 Request::Count => Ok(self.guests[at].count(&mut self.service, self.port.as_ref()).words()),
                 other => {
+                    if let Request::Engine(wire::Request::DestroyPair(qpn)) = &other {
+                        self.say_farewell(from, *qpn);
+                    }
                     let mut means = Means {
                         service: &mut self.service,
                         books: &mut self.books,
                         busy: &mut self.busy,
                         notices: &mut self.notices,
                         limits: &self.limits,
-                        mac: self.mac,
+                        mac: self.hosts.mac(),
+                        address: (self.hosts.gid(), self.hosts.mtu),
                         guests: self.guests.len(),
                     };
                     match self.guests[at].answer(&mut means, other) {
@@ -364,7 +390,7 @@ impl Backend {
     }
 
     /// Waits until something comes by a door, a bell or the port, at most so long, and hears it.
-    fn look(&mut self, most: Duration, port: Option<&OwnedFd>) {
+    fn look(&mut self, most: Duration, ports: &[OwnedFd]) {
         let closes = self.closes();
         let mut fds: Vec<PollFd<'_>> = Vec::new();
         for guest in &self.guests {
@@ -379,7 +405,7 @@ impl Backend {
             fds.extend(self.doors.iter_mut().flat_map(|door| door.fds()).map(watch));
         }
         let doors_end = fds.len();
-        fds.extend(port.map(|port| watch(port.as_fd())));
+        fds.extend(ports.iter().map(|port| watch(port.as_fd())));
         let wait = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
         if !matches!(poll(&mut fds, Some(&wait)), Ok(1..)) {
             return;
@@ -475,24 +501,36 @@ impl Backend {
             most = most.min(Duration::from_nanos(next.nanoseconds().saturating_sub(self.now().nanoseconds())));
         }
         if nothing && !is_busy && self.service.doze() {
-            self.sleep_by_port(most);
+            self.sleep_by_ports(most);
             self.service.awake();
         }
         self.guests.iter().for_each(|guest| guest.control.requests.awake());
     }
 
-    /// Sleeps until something comes, also by the port.
-    fn sleep_by_port(&mut self, most: Duration) {
+    /// Sleeps until something comes, also by the ports.
+    fn sleep_by_ports(&mut self, most: Duration) {
         let now = self.now();
-        let Self { port: Some(port), service, .. } = self else { return self.look(most, None) };
-        match port.doze(now, service) {
-            Doze::Awake => return,
-            Doze::Wakes(fd) => self.look(most, Some(&fd)),
-            Doze::Silent => self.look(most.min(SILENT), None),
-            Doze::Ended => return self.look(most, None),
+        let Self { port, hosts, service, .. } = self;
+        let mut wakes = Vec::new();
+        let by_port = port.as_mut().map_or(Doze::Ended, |port| port.doze(now, service));
+        let by_network = hosts.network.as_mut().map_or(Doze::Ended, |network| network.doze(|| now, service));
+        let (mut most, mut is_awake) = (most, false);
+        for doze in [by_port, by_network] {
+            match doze {
+                Doze::Awake => is_awake = true,
+                Doze::Wakes(fd) => wakes.push(fd),
+                Doze::Silent => most = most.min(SILENT),
+                Doze::Ended => {}
+            }
+        }
+        if !is_awake {
+            self.look(most, &wakes);
         }
         if let Some(port) = &mut self.port {
             port.awake();
+        }
+        if let Some(network) = &mut self.hosts.network {
+            network.awake();
         }
     }
 }

@@ -35,6 +35,24 @@ impl GuestCounts {
             .concat()
     }
 
+    /// With their names; of the transport only what it rang and heard.
+    pub fn pairs(&self) -> [(&'static str, u64); 11] {
+        let Self { transport, requests, refused, faults, pages, taken, copied, packets, frames, port_copied } = *self;
+        [
+            ("rung", transport.rung),
+            ("heard", transport.heard),
+            ("requests", requests),
+            ("refused", refused),
+            ("faults", faults),
+            ("pages", pages),
+            ("taken", taken),
+            ("copied", copied),
+            ("packets", packets),
+            ("frames", frames),
+            ("port_copied", port_copied),
+        ]
+    }
+
     /// The other way round.
     pub fn read(words: &[u64]) -> Option<Self> {
         let (transport, &[requests, refused, faults, pages, taken, copied, packets, frames, port_copied]) =

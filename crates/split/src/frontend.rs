@@ -3,15 +3,19 @@
 use crate::counts::GuestCounts;
 use crate::guest::pages_of;
 use crate::late::{Heard, Late};
-use crate::message::{MOST_REFERENCES, Message, Request, Welcome};
+use crate::memory::Pages;
+use crate::message::{MOST_RUNS, Message, Request, Welcome};
 use crate::page::GuestSide;
 use crate::rights::right_for;
+use crate::run::{Run, runs_of};
 use crate::transport::{Counts, Granted, Grants};
 use crate::{Address, Error, ivshmem, xen};
 use millrace_dma::{Iova, Window};
+use millrace_rdma::number::Gid;
 use millrace_rdma::served::{Program, SHARED_LEN};
 use millrace_ring::lines::MOST_WORDS;
 use millrace_served::wire;
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -40,7 +44,7 @@ pub struct Status {
     pub late_answers: u64,
 }
 
-/// A connection with a backend, and the rings of a program.
+/// A connection with a backend. What it is joined with by [`Frontend::join`] is the program that has rings there.
 pub struct Frontend {
     grants: Box<dyn Grants>,
     control: GuestSide,
@@ -49,8 +53,6 @@ pub struct Frontend {
     shares: HashMap<u64, Granted>,
     /// Memory that a backend that writes nonsense may have mapped: it is not used again.
     unsure: Vec<Granted>,
-    /// The rings of work, completions and events.
-    pub(crate) program: Program,
     welcome: Welcome,
     told: VecDeque<Heard>,
     told_dropped: u64,
@@ -85,7 +87,18 @@ impl Frontend {
             let (grants, page, control) = ivshmem::connect(at, prepare)?;
             return Self::new(Box::new(grants), page, control);
         }
-        let (grants, page, control) = crate::memory::connect(Path::new(place), prepare)?;
+        let pages = Pages::new().map_err(Error::system("memory to be granted"))?;
+        let (grants, page, control) = crate::memory::connect(Path::new(place), &pages, prepare)?;
+        Self::new(Box::new(grants), page, control)
+    }
+
+    /// Calls the backend at a socket, with a file in which the program has memory that it will lend ([`Frontend::lend`]).
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn call_with(path: &Path, pages: &Pages) -> Result<Self, Error> {
+        let prepare = |page: &Window| Ok(GuestSide::new(page)?);
+        let (grants, page, control) = crate::memory::connect(path, pages, prepare)?;
         Self::new(Box::new(grants), page, control)
     }
 
@@ -94,16 +107,19 @@ impl Frontend {
     /// # Errors
     /// [`Error`].
     pub fn new(grants: Box<dyn Grants>, page: Granted, control: GuestSide) -> Result<Self, Error> {
-        // Rings that nobody has yet, until the backend has mapped those that count.
-        let rings = millrace_dma::Region::heap(SHARED_LEN);
         let mut frontend = Self {
             grants,
             control,
             _page: page,
             shares: HashMap::new(),
             unsure: Vec::new(),
-            program: Program::new(rings.window())?,
-            welcome: Welcome { address: Default::default(), mac: Default::default(), pages: 0 },
+            welcome: Welcome {
+                address: Default::default(),
+                mac: Default::default(),
+                gid: Gid([0; 16]),
+                mtu: 0,
+                pages: 0,
+            },
             told: VecDeque::new(),
             told_dropped: 0,
             words: Box::new([0; MOST_WORDS]),
@@ -117,10 +133,18 @@ impl Frontend {
         };
         let welcome = frontend.ask(&Request::Hello)?;
         frontend.welcome = Welcome::read(&welcome).ok_or(Error::Version)?;
-        let (at, window) = frontend.share(SHARED_LEN)?;
-        frontend.program = Program::new(&window)?;
-        frontend.ask(&Request::Join(at))?;
         Ok(frontend)
+    }
+
+    /// Shares the rings of work and events with the engine, once: by them the program posts, and hears of completions.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn join(&mut self) -> Result<Program, Error> {
+        let (at, window) = self.share(SHARED_LEN)?;
+        let program = Program::new(&window)?;
+        self.ask(&Request::Join(at))?;
+        Ok(program)
     }
 
     /// What the backend has said first.
@@ -293,8 +317,14 @@ impl Frontend {
     }
 
     /// Wakes the backend.
-    pub(crate) fn ring(&mut self) {
+    pub fn ring(&mut self) {
         self.grants.ring();
+    }
+
+    /// What is readable when the backend has rung, and ready for anything when it has ended; `None`: nothing is. Whoever waits
+    /// for an answer takes what was rung, whatever it was for.
+    pub fn fds(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        self.grants.fds()
     }
 
     /// Memory of at least so many bytes, zeros, that the backend maps now and keeps mapped: where it begins in the guest's domain.
@@ -304,8 +334,9 @@ impl Frontend {
     pub fn share(&mut self, len: usize) -> Result<(Iova, Window), Error> {
         let pages = pages_of(len).ok_or_else(|| Error::system("memory to be granted")(Errno::INVAL))?;
         let granted = self.grants.grant(pages)?;
-        let (before, messages) = (self.number, granted.references.len().div_ceil(MOST_REFERENCES) as u64);
-        match self.tell_pages(pages, &granted) {
+        let runs = self.runs_of(&granted.references)?;
+        let (before, messages) = (self.number, runs.len().div_ceil(MOST_RUNS) as u64);
+        match self.tell_pages(pages, &runs) {
             Ok(at) => {
                 let window = granted.window.clone();
                 self.shares.insert(at.get(), granted);
@@ -325,11 +356,39 @@ impl Frontend {
         }
     }
 
-    fn tell_pages(&mut self, pages: u32, granted: &Granted) -> Result<Iova, Error> {
+    /// Memory that the program has in the file of the transport, behind that of the transport itself ([`MOST_PAGES`](crate::memory::MOST_PAGES)): where
+    /// parts begin, and their bytes, whole pages. The backend maps them, one behind the other, until [`Frontend::release`]. If it does not answer, it may
+    /// have mapped them all the same, until this connection ends.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn lend(&mut self, parts: &[(u64, u64)]) -> Result<Iova, Error> {
+        const BYTES: u64 = crate::PAGE as u64;
+        let page = |at: u64| at.is_multiple_of(BYTES).then_some(at / BYTES);
+        let pages = |(at, len): &(u64, u64)| Some((page(*at)?, page(*len)?));
+        let all: Option<Vec<_>> = parts.iter().map(pages).collect();
+        let all = all.ok_or_else(|| Error::system("a part of a page")(Errno::INVAL))?;
+        let count: u64 = all.iter().map(|(_, count)| count).sum();
+        // More than a backend lets anybody have takes no memory here.
+        let count = u32::try_from(count).ok().filter(|count| u64::from(*count) <= self.welcome.pages);
+        let count = count.ok_or(Error::Refused {
+            what: "so much memory of one program (--pages)",
+            errno: Errno::NOMEM.raw_os_error(),
+        })?;
+        let references: Vec<u64> = all.into_iter().flat_map(|(first, count)| first..first + count).collect();
+        let runs = self.runs_of(&references)?;
+        self.tell_pages(count, &runs)
+    }
+
+    fn runs_of(&self, references: &[u64]) -> Result<Vec<Run>, Error> {
+        runs_of(references).ok_or_else(|| Error::system("pages behind the end of all files")(Errno::INVAL))
+    }
+
+    fn tell_pages(&mut self, pages: u32, runs: &[Run]) -> Result<Iova, Error> {
         let (mut at, mut first) = (0, 0);
-        for references in granted.references.chunks(MOST_REFERENCES) {
-            let answer = self.ask(&Request::Grant { pages, first, references: references.to_vec() })?;
-            first += references.len() as u32;
+        for runs in runs.chunks(MOST_RUNS) {
+            let answer = self.ask(&Request::Grant { pages, first, runs: runs.to_vec() })?;
+            first += runs.iter().map(|run| run.count() as u32).sum::<u32>();
             let &[_, begins] = &answer[..] else { return Err(Error::Version) };
             at = begins;
         }
@@ -398,7 +457,7 @@ pub(crate) mod tests {
         fn grant(&mut self, pages: u32) -> Result<Granted, Error> {
             let window = Region::heap(pages as usize * PAGE).window().clone();
             self.0 += pages;
-            Ok(Granted { window, references: (self.0 - pages..self.0).collect(), place: 0 })
+            Ok(Granted { window, references: (self.0 - pages..self.0).map(u64::from).collect(), place: 0 })
         }
 
         fn end(&mut self, _: Granted) {}
@@ -437,23 +496,37 @@ pub(crate) mod tests {
         pub fn say(&mut self, message: &Message) {
             assert!(self.side.answers.send(&message.write()));
         }
+
+        /// Answers what comes next, by another thread.
+        pub fn answers<const N: usize>(mut self, all: [Vec<u64>; N]) -> std::thread::JoinHandle<Self> {
+            std::thread::spawn(move || {
+                for words in all {
+                    let (number, _) = self.next();
+                    self.say(&Message::Answer(number, Ok(words)));
+                }
+                self
+            })
+        }
     }
 
-    /// The two, of which the backend has answered what comes first.
-    pub fn meet() -> (Frontend, Backend) {
+    /// The two, of which the backend has answered the greeting.
+    pub fn greet() -> (Frontend, Backend) {
         let mut grants = Here(0);
         let page = grants.grant(1).unwrap();
         let control = GuestSide::new(&page.window).unwrap();
-        let mut backend = Backend { side: BackendSide::new(&page.window).unwrap(), words: Box::new([0; MOST_WORDS]) };
-        let thread = std::thread::spawn(move || {
-            let welcome = Welcome { address: Address([2; 6]), mac: Address([2; 6]), pages: 9 }.write();
-            for words in [welcome, vec![0, 4096], vec![]] {
-                let (number, _) = backend.next();
-                backend.say(&Message::Answer(number, Ok(words)));
-            }
-            backend
-        });
+        let backend = Backend { side: BackendSide::new(&page.window).unwrap(), words: Box::new([0; MOST_WORDS]) };
+        let (address, gid) = (Address([2; 6]), Gid([2; 16]));
+        let welcome = Welcome { address, mac: address, gid, mtu: 1024, pages: 9 }.write();
+        let thread = backend.answers([welcome]);
         (Frontend::new(Box::new(grants), page, control).unwrap(), thread.join().unwrap())
+    }
+
+    /// The same, and rings.
+    fn meet() -> (Frontend, Backend) {
+        let (mut frontend, backend) = greet();
+        let thread = backend.answers([vec![0, 4096], vec![]]);
+        frontend.join().unwrap();
+        (frontend, thread.join().unwrap())
     }
 
     #[test]

@@ -7,17 +7,20 @@ use crate::message::{Message, Request, Welcome};
 use crate::notices::Notices;
 use crate::page::BackendSide;
 use crate::port::{Port, PortCounts};
+use crate::run::Run;
 use crate::transport::Maps;
 use crate::{Address, Error, Limits, PAGE};
 use millrace_dma::{Access as Reach, Domain, Iova, MapError, Pinned, UnmapError, Window};
 use millrace_rdma::memory::ProtectionDomain;
-use millrace_rdma::number::Key;
+use millrace_rdma::number::{Gid, Key};
 use millrace_rdma::served::{Amounts, Books, Left, Number, SHARED_LEN, ServeError, Service, queue_lines, ring_len};
 use millrace_rdma::transport::Init;
 use millrace_rdma::work::Access;
 use millrace_ring::lines::{MOST_WORDS, Malformed};
+use millrace_served::Closer;
 use millrace_served::answer::{Answer, answer};
-use millrace_served::{Closer, wire};
+use millrace_served::network::Asked;
+use millrace_served::wire::{self, Words};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -40,6 +43,8 @@ pub(crate) struct Means<'b> {
     pub notices: &'b mut Notices,
     pub limits: &'b Limits,
     pub mac: Address,
+    /// Of queue pairs that guests make themselves, and most bytes of payload of their packets.
+    pub address: (Gid, u16),
     /// Guests that there are.
     pub guests: usize,
 }
@@ -94,6 +99,8 @@ pub(crate) struct Guest {
     pub request: u64,
     /// The endpoint on the wire that is asked for a connection with it, for which it waits.
     pub asks: Option<Address>,
+    /// Addresses of other hosts that it has asked for.
+    pub asked_for: Asked,
     /// A request that waits until what was posted before it is taken, up to that position.
     pub waiting: Option<(Request, u64)>,
     pub requests: u64,
@@ -102,7 +109,7 @@ pub(crate) struct Guest {
     /// What its addresses are: granted memory, and nothing else.
     domain: Domain,
     /// Memory that is being granted: pages, and those that are known.
-    granting: Option<(u32, Vec<u32>)>,
+    granting: Option<(u32, Vec<u64>)>,
     /// What is mapped, by where it begins.
     mapped: HashMap<u64, Mapped>,
     releasing: Option<Releasing>,
@@ -128,6 +135,19 @@ fn no(errno: Errno) -> i32 {
     errno.raw_os_error()
 }
 
+/// What an answer of the engine says behind its head, which says that all went well.
+pub(crate) fn said(words: &Words) -> Vec<u64> {
+    words.bytes().as_chunks::<8>().0.iter().skip(1).map(|word| u64::from_le_bytes(*word)).collect()
+}
+
+/// EAGAIN where there is no room, and there may be some when what its user has given up of that is closed.
+pub(crate) fn errno_of(service: &Service, number: Number, error: ServeError) -> i32 {
+    match error {
+        ServeError::Crowded { what } if service.is_owed(number, what) => no(Errno::AGAIN),
+        error => error.errno(),
+    }
+}
+
 impl Guest {
     /// One that has been paid for ([`PRICE`]).
     pub fn new(door: usize, maps: Box<dyn Maps>, address: Address, control: BackendSide) -> Self {
@@ -145,6 +165,7 @@ impl Guest {
             asked: Allowance::default(),
             request: 0,
             asks: None,
+            asked_for: Asked::default(),
             waiting: None,
             requests: 0,
             refused: 0,
@@ -248,11 +269,20 @@ impl Guest {
         }
         let service = &mut *means.service;
         Some(match request {
-            Request::Hello => Ok(Welcome { address: self.address, mac: means.mac, pages: means.limits.pages }.write()),
-            Request::Grant { pages, first, references } => self.grant(means, (pages, first), &references),
+            Request::Hello => {
+                let (gid, mtu) = means.address;
+                Ok(Welcome { address: self.address, mac: means.mac, gid, mtu, pages: means.limits.pages }.write())
+            }
+            Request::Grant { pages, first, runs } => self.grant(means, (pages, first), &runs),
             Request::Join(at) => self.join(service, at),
             Request::CreateQueue(depth, at) => self.create_queue(service, depth, at),
-            Request::Register { domain, access, at, len } => self.register(service, domain, access, (at, len)),
+            Request::Register { domain, access, at, len, base } => {
+                self.register(service, domain, access, (at, len, base))
+            }
+            Request::Reregister { key, domain, access, bytes } => {
+                self.reregister(service, key, (domain, access), bytes)
+            }
+            Request::ResizeQueue(queue, depth, at) => self.resize_queue(service, queue, depth, at),
             Request::Engine(request) => self.engine(service, request),
             Request::Open(init) => {
                 self.open = Some(init);
@@ -265,18 +295,20 @@ impl Guest {
     }
 
     /// Pages of memory, some at a time; the last ones have all of them mapped.
-    fn grant(&mut self, means: &mut Means<'_>, (pages, first): (u32, u32), references: &[u32]) -> Done {
+    fn grant(&mut self, means: &mut Means<'_>, (pages, first): (u32, u32), runs: &[Run]) -> Done {
         let limits = means.limits;
         // One that has given up in the middle begins anew: what it named before belongs to other memory.
         let (all, mut known) = self.granting.take().filter(|_| first > 0).unwrap_or((pages, Vec::new()));
         let is_next = all == pages && known.len() == first as usize;
-        if !is_next || pages == 0 || known.len() + references.len() > pages as usize {
+        // Counted before they are taken apart: a few words name many.
+        let count: u64 = runs.iter().map(|run| run.count()).sum();
+        if !is_next || pages == 0 || known.len() as u64 + count > pages.into() {
             return Err(no(Errno::INVAL));
         }
         if self.pages + u64::from(pages) > limits.pages || self.mapped.len() >= limits.pieces {
             return Err(no(Errno::DQUOT));
         }
-        known.extend(references);
+        known.extend(runs.iter().flat_map(|run| run.references()));
         if known.len() < pages as usize {
             let count = known.len() as u64;
             self.granting = Some((pages, known));
@@ -356,14 +388,32 @@ impl Guest {
 
     fn create_queue(&mut self, service: &mut Service, depth: u32, at: Iova) -> Done {
         let number = self.number()?;
+        let ring = self.pin_ring(depth, at)?;
+        let made = service.create_queue_at(number, depth, ring.window());
+        let queue = made.map_err(|error| errno_of(service, number, error))?;
+        self.queues.insert(queue, ring);
+        Ok(vec![queue.into()])
+    }
+
+    fn resize_queue(&mut self, service: &mut Service, queue: u32, depth: u32, at: Iova) -> Done {
+        let number = self.number()?;
+        let ring = self.pin_ring(depth, at)?;
+        let left = service.resize_queue_at(number, queue, depth, ring.window());
+        self.closer.close(left.map_err(|error| errno_of(service, number, error))?);
+        self.queues.insert(queue, ring);
+        Ok(Vec::new())
+    }
+
+    fn pin_ring(&mut self, depth: u32, at: Iova) -> Result<Pinned, i32> {
         // More than any engine allows; a number of lines that is no power of two otherwise.
         if depth > 1 << 24 {
             return Err(no(Errno::INVAL));
         }
-        let ring = self.pin(at, ring_len(queue_lines(depth)))?;
-        let queue = service.create_queue_at(number, depth, ring.window()).map_err(|error| error.errno())?;
-        self.queues.insert(queue, ring);
-        Ok(vec![queue.into()])
+        self.pin(at, ring_len(queue_lines(depth)))
+    }
+
+    fn pin_memory(&mut self, at: Iova, len: u64) -> Result<Pinned, i32> {
+        self.pin(at, usize::try_from(len).map_err(|_| no(Errno::INVAL))?)
     }
 
     fn register(
@@ -371,14 +421,31 @@ impl Guest {
         service: &mut Service,
         domain: ProtectionDomain,
         access: Access,
-        (at, len): (Iova, u64),
+        (at, len, base): (Iova, u64, u64),
     ) -> Done {
         let number = self.number()?;
-        let memory = self.pin(at, usize::try_from(len).map_err(|_| no(Errno::INVAL))?)?;
-        let made = service
-            .register_window(number, domain, (memory.window().clone(), 1), None, access)
-            .map_err(|error| error.errno())?;
+        let memory = self.pin_memory(at, len)?;
+        let made = service.register_window(number, domain, (memory.window().clone(), 1), Some(base), access);
+        let made = made.map_err(|error| errno_of(service, number, error))?;
         self.regions.insert(made.lkey, memory);
+        Ok(vec![made.lkey.value().into(), made.rkey.value().into()])
+    }
+
+    fn reregister(
+        &mut self,
+        service: &mut Service,
+        key: Key,
+        (domain, access): (Option<ProtectionDomain>, Option<Access>),
+        bytes: Option<(Iova, u64, u64)>,
+    ) -> Done {
+        let number = self.number()?;
+        let memory = bytes.map(|(at, len, _)| self.pin_memory(at, len)).transpose()?;
+        let other = memory.as_ref().zip(bytes).map(|(memory, (.., base))| ((memory.window().clone(), 1), base));
+        let made = service.reregister(number, key, other, domain, access);
+        let (made, remains) = made.map_err(|error| errno_of(service, number, error))?;
+        self.closer.close(remains);
+        let before = self.regions.remove(&key);
+        self.regions.extend(memory.or(before).map(|memory| (made.lkey, memory)));
         Ok(vec![made.lkey.value().into(), made.rkey.value().into()])
     }
 
@@ -393,7 +460,7 @@ impl Guest {
             _ => {}
         }
         let Answer { words, remains, .. } =
-            answer(service, number, request, &[]).map_err(|error: ServeError| error.errno())?;
+            answer(service, number, request, &[]).map_err(|error| errno_of(service, number, error))?;
         match request {
             R::Deregister(key) => drop(self.regions.remove(&key)),
             R::DestroyQueue(queue) => drop(self.queues.remove(&queue)),
@@ -402,10 +469,7 @@ impl Guest {
         if let Some(remains) = remains {
             self.closer.close(remains);
         }
-        // Its head says that all went well.
-        let bytes = words.bytes();
-        let words = bytes.as_chunks::<8>().0.iter().skip(1).map(|word| u64::from_le_bytes(*word));
-        Ok(words.collect())
+        Ok(said(&words))
     }
 
     pub fn count(&self, service: &mut Service, port: Option<&Port>) -> GuestCounts {

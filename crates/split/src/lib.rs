@@ -19,7 +19,8 @@
 //! A backend may have a port: then guests reach endpoints of SLURPoE on a wire, and are reached by them, each with an address of its own.
 //!
 //! Rooms: `page`: the control page. `message`: what stands in its rings. `transport`: the two traits. `guest`, `rights`, `counts`, `meeting`, `backend`: the side
-//! outside; `notices`: what it says of them; `port`, `outside`: frames, and connections with endpoints on a wire. `frontend`, `endpoint`: the side of the guest.
+//! outside; `notices`: what it says of them; `port`, `outside`: frames, and connections with endpoints on a wire. `hosts`: the address
+//! of queue pairs that programs make themselves, and RoCE to other hosts. `frontend`, `endpoint`: the side of the guest.
 #![deny(unsafe_code)]
 
 mod backend;
@@ -29,6 +30,7 @@ mod endpoint;
 mod error;
 mod frontend;
 mod guest;
+mod hosts;
 pub mod ivshmem;
 mod late;
 mod meeting;
@@ -39,6 +41,7 @@ mod outside;
 pub mod page;
 mod port;
 mod rights;
+pub mod run;
 pub mod transport;
 pub mod xen;
 
@@ -47,6 +50,7 @@ pub use counts::GuestCounts;
 pub use endpoint::{Config, Endpoint, Part, Region, Transfer};
 pub use error::Error;
 pub use frontend::{Frontend, Status};
+pub use hosts::{Hosts, HostsConfig};
 pub use millrace_link::Wanted;
 pub use millrace_slurpoe::{Access, Address, Completion, Failed, Kind, Told};
 pub use notices::{TurnedAway, Why};

@@ -186,10 +186,10 @@ impl Backend {
     fn path(&self) -> Path {
         Path {
             format: Format::RoceV2,
-            source_mac: self.mac.0,
-            destination_mac: self.mac.0,
-            source: self.gid,
-            destination: self.gid,
+            source_mac: self.hosts.own.mac,
+            destination_mac: self.hosts.own.mac,
+            source: self.hosts.gid(),
+            destination: self.hosts.gid(),
             hop_limit: 64,
             traffic_class: 0,
             flow_label: 0,

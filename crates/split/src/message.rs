@@ -11,16 +11,17 @@
 //! [`millrace_served::wire`], as they stand there, behind the number.
 
 use crate::page::{MOST_WORDS, VERSION};
+use crate::run::Run;
 use millrace_dma::Iova;
 use millrace_rdma::memory::ProtectionDomain;
-use millrace_rdma::number::Qpn;
+use millrace_rdma::number::{Gid, Key, Qpn};
 use millrace_rdma::transport::{Capabilities, Init};
 use millrace_rdma::work::Access;
 use millrace_served::wire::{self, Words};
 use millrace_slurpoe::Address;
 
-/// References of one request: two stand in a word.
-pub const MOST_REFERENCES: usize = 160;
+/// Runs of references of one request: each is a word.
+pub const MOST_RUNS: usize = 80;
 /// Bytes that can be told at once.
 pub const MOST_TOLD: usize = 200;
 
@@ -37,7 +38,7 @@ pub enum Request {
         /// Which of them is the first of these. 0: what was known of other memory is forgotten.
         first: u32,
         /// By which the next are known.
-        references: Vec<u32>,
+        runs: Vec<Run>,
     },
     /// The memory that begins there is mapped no more when this is answered. EBUSY: a ring or a region lies in it.
     Release(Iova),
@@ -55,7 +56,22 @@ pub enum Request {
         at: Iova,
         /// Bytes.
         len: u64,
+        /// The address that requests have for its first byte.
+        base: u64,
     },
+    /// Changes a region. The answer is its two new keys.
+    Reregister {
+        /// Its key until now.
+        key: Key,
+        /// Another protection domain.
+        domain: Option<ProtectionDomain>,
+        /// Other rights.
+        access: Option<Access>,
+        /// Other bytes: where they begin, how many they are, and the address that requests have for the first.
+        bytes: Option<(Iova, u64, u64)>,
+    },
+    /// A completion queue gets another depth, and a ring that begins there. The answer has nothing.
+    ResizeQueue(u32, u32, Iova),
     /// An object of the engine, by any request that needs no memory. The answer is that of the engine.
     Engine(wire::Request),
     /// An endpoint: of which kind queue pairs are that others ask for. The answer is its address.
@@ -78,6 +94,10 @@ pub struct Welcome {
     pub address: Address,
     /// MAC address of the engine.
     pub mac: Address,
+    /// Its IP address, as a GID has it: that of queue pairs which a program makes itself.
+    pub gid: Gid,
+    /// Most bytes of payload of their packets.
+    pub mtu: u16,
     /// Pages that it may have mapped.
     pub pages: u64,
 }
@@ -145,6 +165,13 @@ fn engine_request(words: &[u64]) -> Option<wire::Request> {
     wire::Request::read(Words::from_bytes(&bytes)?)
 }
 
+/// A number that is not said.
+const NONE: u64 = u64::MAX;
+
+fn optional(word: u64) -> Option<Option<u32>> {
+    if word == NONE { Some(None) } else { small(word).map(Some) }
+}
+
 fn small<T: TryFrom<u64>>(word: u64) -> Option<T> {
     T::try_from(word).ok()
 }
@@ -159,6 +186,8 @@ impl Request {
             Self::Join(_) => "the rings",
             Self::CreateQueue(..) => "a completion queue",
             Self::Register { .. } => "to register memory",
+            Self::Reregister { .. } => "to change a region",
+            Self::ResizeQueue(..) => "another depth of a completion queue",
             Self::Engine(_) => "a request of the engine",
             Self::Open(_) => "to open an endpoint",
             Self::Connect(_) => "to connect",
@@ -172,17 +201,16 @@ impl Request {
     pub fn write(&self, number: u64) -> Vec<u64> {
         let (kind, more) = match self {
             Self::Hello => (1, vec![]),
-            Self::Grant { pages, first, references } => {
-                let pair = |pair: &[u32]| u64::from(pair[0]) | u64::from(pair.get(1).copied().unwrap_or(0)) << 32;
-                let mut words = vec![u64::from(*pages), u64::from(*first), references.len() as u64];
-                words.extend(references.chunks(2).map(pair));
+            Self::Grant { pages, first, runs } => {
+                let mut words = vec![u64::from(*pages), u64::from(*first), runs.len() as u64];
+                words.extend(runs.iter().map(|run| run.word()));
                 (2, words)
             }
             Self::Release(at) => (3, vec![at.get()]),
             Self::Join(at) => (4, vec![at.get()]),
             Self::CreateQueue(depth, at) => (5, vec![u64::from(*depth), at.get()]),
-            Self::Register { domain, access, at, len } => {
-                (6, vec![u64::from(domain.0), u64::from(access.0), at.get(), *len])
+            Self::Register { domain, access, at, len, base } => {
+                (6, vec![u64::from(domain.0), u64::from(access.0), at.get(), *len, *base])
             }
             Self::Engine(request) => (7, engine_words(request)),
             Self::Open(init) => (8, engine_words(&wire::Request::CreatePair(*init))),
@@ -194,6 +222,13 @@ impl Request {
                 (11, words)
             }
             Self::Count => (12, vec![]),
+            Self::ResizeQueue(queue, depth, at) => (13, vec![u64::from(*queue), u64::from(*depth), at.get()]),
+            Self::Reregister { key, domain, access, bytes } => {
+                let domain = domain.map_or(NONE, |domain| domain.0.into());
+                let mut words = vec![key.value().into(), domain, access.map_or(NONE, |access| access.0.into())];
+                words.extend(bytes.iter().flat_map(|(at, len, base)| [at.get(), *len, *base]));
+                (14, words)
+            }
         };
         [vec![head(kind), number], more].concat()
     }
@@ -203,24 +238,21 @@ impl Request {
         let [head, number, more @ ..] = words else { return None };
         let request = match (kind_of(*head)?, more) {
             (1, []) => Self::Hello,
-            (2, [pages, first, count, references @ ..]) => {
-                let count = usize::try_from(*count).ok().filter(|count| (1..=MOST_REFERENCES).contains(count))?;
-                let mut all: Vec<u32> =
-                    references.iter().flat_map(|word| [*word as u32, (word >> 32) as u32]).collect();
-                if references.len() != count.div_ceil(2) || all[count..].iter().any(|rest| *rest != 0) {
-                    return None;
-                }
-                all.truncate(count);
-                Self::Grant { pages: small(*pages)?, first: small(*first)?, references: all }
+            (2, [pages, first, count, runs @ ..])
+                if (1..=MOST_RUNS).contains(&runs.len()) && *count == runs.len() as u64 =>
+            {
+                let runs = runs.iter().map(|word| Run::of_word(*word)).collect();
+                Self::Grant { pages: small(*pages)?, first: small(*first)?, runs }
             }
             (3, [at]) => Self::Release(Iova::new(*at)),
             (4, [at]) => Self::Join(Iova::new(*at)),
             (5, [depth, at]) => Self::CreateQueue(small(*depth)?, Iova::new(*at)),
-            (6, [domain, access, at, len]) => Self::Register {
+            (6, [domain, access, at, len, base]) => Self::Register {
                 domain: ProtectionDomain(small(*domain)?),
                 access: Access(small(*access)?),
                 at: Iova::new(*at),
                 len: *len,
+                base: *base,
             },
             (7, more) => Self::Engine(engine_request(more)?),
             (8, more) => match engine_request(more)? {
@@ -231,6 +263,17 @@ impl Request {
             (10, [other]) => Self::Disconnect(address_of(*other)?),
             (11, [other, len, bytes @ ..]) => Self::Tell(address_of(*other)?, bytes_of(*len, bytes)?),
             (12, []) => Self::Count,
+            (13, [queue, depth, at]) => Self::ResizeQueue(small(*queue)?, small(*depth)?, Iova::new(*at)),
+            (14, [key, domain, access, bytes @ ..]) => Self::Reregister {
+                key: Key::new(small(*key)?),
+                domain: optional(*domain)?.map(ProtectionDomain),
+                access: optional(*access)?.map(Access),
+                bytes: match *bytes {
+                    [] => None,
+                    [at, len, base] => Some((Iova::new(at), len, base)),
+                    _ => return None,
+                },
+            },
             _ => return None,
         };
         Some((*number, request))
@@ -240,13 +283,18 @@ impl Request {
 impl Welcome {
     /// As words of an answer.
     pub fn write(&self) -> Vec<u64> {
-        vec![word_of(self.address), word_of(self.mac), self.pages]
+        let (high, low) = self.gid.0.split_at(8);
+        let half = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        vec![word_of(self.address), word_of(self.mac), half(high), half(low), self.mtu.into(), self.pages]
     }
 
     /// The other way round.
     pub fn read(words: &[u64]) -> Option<Self> {
-        let &[address, mac, pages] = words else { return None };
-        Some(Self { address: address_of(address)?, mac: address_of(mac)?, pages })
+        let &[address, mac, high, low, mtu, pages] = words else { return None };
+        let mut gid = [0; 16];
+        gid[..8].copy_from_slice(&high.to_be_bytes());
+        gid[8..].copy_from_slice(&low.to_be_bytes());
+        Some(Self { address: address_of(address)?, mac: address_of(mac)?, gid: Gid(gid), mtu: small(mtu)?, pages })
     }
 }
 
@@ -307,13 +355,12 @@ impl Message {
 }
 
 // The longest of each: references, the attributes of a queue pair, what is told.
-const _: () = assert!(5 + MOST_REFERENCES / 2 <= MOST_WORDS && 3 + wire::MOST_WORDS <= MOST_WORDS);
+const _: () = assert!(5 + MOST_RUNS <= MOST_WORDS && 3 + wire::MOST_WORDS <= MOST_WORDS);
 const _: () = assert!(4 + MOST_TOLD.div_ceil(8) <= MOST_WORDS);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_rdma::number::Key;
     use millrace_rdma::wire::Service;
     use proptest::prelude::*;
 
@@ -322,8 +369,8 @@ mod tests {
 
         #[test]
         fn requests_and_messages_come_as_they_went(
-            kind in 0usize..12, a: u32, b: u32, wide: [u64; 2], mac: [u8; 6],
-            references in prop::collection::vec(any::<u32>(), 1..=MOST_REFERENCES),
+            kind in 0usize..15, a: u32, b: u32, wide: [u64; 2], mac: [u8; 6],
+            runs in prop::collection::vec(any::<u64>().prop_map(Run::of_word), 1..=MOST_RUNS),
             bytes in prop::collection::vec(any::<u8>(), 0..=MOST_TOLD),
         ) {
             let (other, at) = (Address(mac), Iova::new(wide[0]));
@@ -333,11 +380,13 @@ mod tests {
                 shared_receive_queue: None, capabilities: granted, signal_all: false, context: 0,
             };
             let all = [
-                Request::Hello, Request::Grant { pages: a, first: b, references }, Request::Release(at), Request::Join(at),
+                Request::Hello, Request::Grant { pages: a, first: b, runs }, Request::Release(at), Request::Join(at),
                 Request::CreateQueue(a, at),
-                Request::Register { domain: ProtectionDomain(a), access: Access(b), at, len: wide[1] },
+                Request::Register { domain: ProtectionDomain(a), access: Access(b), at, len: wide[1], base: wide[0] },
                 Request::Engine(wire::Request::Deregister(Key::new(a))), Request::Open(init), Request::Connect(other),
-                Request::Disconnect(other), Request::Tell(other, bytes.clone()), Request::Count,
+                Request::Disconnect(other), Request::Tell(other, bytes.clone()), Request::Count, Request::ResizeQueue(a, b, at),
+                Request::Reregister { key: Key::new(a), domain: Some(ProtectionDomain(b)), access: None, bytes: None },
+                Request::Reregister { key: Key::new(a), domain: None, access: Some(Access(b)), bytes: Some((at, wide[1], wide[0])) },
             ];
             let words = all[kind].write(wide[0]);
             prop_assert!(words.len() <= MOST_WORDS);
@@ -359,7 +408,7 @@ mod tests {
 
         /// Whatever stands there, reading it is all that happens; what is a request is written as the same words.
         #[test]
-        fn nonsense_is_refused(kind in 0u64..14, words in prop::collection::vec(0u64..9, 0..MOST_WORDS)) {
+        fn nonsense_is_refused(kind in 0u64..16, words in prop::collection::vec(0u64..9, 0..MOST_WORDS)) {
             let all = [vec![u64::from(VERSION) << 32 | kind], words].concat();
             if let Some((number, request)) = Request::read(&all) {
                 prop_assert_eq!(request.write(number), all.clone());

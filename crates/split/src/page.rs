@@ -17,7 +17,7 @@ use millrace_dma::{Ordering, OutOfRange, Window, Word32};
 use millrace_ring::lines::{Receiver, Sender, bytes_of};
 
 /// The version of everything here.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 const MAGIC: u64 = u64::from_le_bytes(*b"MILLSPLT");
 const VERSION_AT: usize = 8;
 /// Where the byte is that says that the guest's program lives, and that of the backend.

@@ -8,8 +8,8 @@ use millrace_rdma::number::{Gid, Moment, Psn, Qpn};
 use millrace_rdma::served::Service;
 use millrace_rdma::transport::{Origin, Out, Sent};
 use millrace_rdma::wire::{Deth, Format, Headers, Opcode, Packet, Path, Place, Service as Kind, parse};
+use millrace_served::network::Doze;
 use millrace_slurpoe::connect::{MOST, QKEY, TOLD};
-use rustix::fd::OwnedFd;
 use std::collections::HashSet;
 
 /// Frames that are taken at once.
@@ -86,18 +86,6 @@ pub(crate) struct Said {
     pub bytes: Vec<u8>,
 }
 
-/// What is left to do before the backend may sleep.
-pub(crate) enum Doze {
-    /// Something has come.
-    Awake,
-    /// It is readable when something comes.
-    Wakes(OwnedFd),
-    /// Nothing says when something comes.
-    Silent,
-    /// Nothing comes any more.
-    Ended,
-}
-
 /// A link with frames for all guests of a backend.
 pub struct Port {
     link: Link,
@@ -156,6 +144,11 @@ impl Port {
     /// A guest has come.
     pub(crate) fn add(&mut self, guest: Address) {
         self.guests.insert(guest);
+    }
+
+    /// Whether that is a guest's.
+    pub(crate) fn has(&self, address: Address) -> bool {
+        self.guests.contains(&address)
     }
 
     /// It has gone.
@@ -225,7 +218,7 @@ impl Port {
         self.counts.unsent += u64::from(sent != Sent::Taken);
     }
 
-    fn frame<F>(&mut self, path: &Path, source: Qpn, headers: &Headers, len: usize, fill: F) -> Sent
+    pub(crate) fn frame<F>(&mut self, path: &Path, source: Qpn, headers: &Headers, len: usize, fill: F) -> Sent
     where
         F: FnOnce(&mut [u8]) -> Result<(), Refused>,
     {
@@ -304,24 +297,4 @@ fn mtu(wanted: Option<u16>, link: &Link) -> Result<u16, Error> {
         Some(_) => return Err(Error::Port("the mtu is 256, 512, 1024, 2048, 4096 or 8192".to_owned())),
     };
     if mtu == 0 || mtu > most { Err(failed(LinkError::ShortFrames { longest, mtu })) } else { Ok(mtu) }
-}
-
-/// The way out of a backend, if it has one; otherwise what goes to other hosts ends when its retries are over.
-pub(crate) struct Outside<'p>(pub Option<&'p mut Port>);
-
-impl Out for Outside<'_> {
-    fn packet<F>(&mut self, path: &Path, source: Qpn, headers: &Headers, len: usize, fill: F) -> Sent
-    where
-        F: FnOnce(&mut [u8]) -> Result<(), Refused>,
-    {
-        match &mut self.0 {
-            // Only the backend makes queue pairs of this format: what guests make themselves leads nowhere.
-            Some(port) if path.format == Format::Slurpoe => {
-                let sent = port.frame(path, source, headers, len, fill);
-                port.counts.sent_bytes += if sent == Sent::Taken { len as u64 } else { 0 };
-                sent
-            }
-            _ => Sent::Taken,
-        }
-    }
 }

@@ -54,16 +54,20 @@ impl Rights {
 pub fn right_for(request: &Request) -> Option<Right> {
     match request {
         Request::Hello | Request::Count => None,
-        Request::Grant { .. } | Request::Release(_) | Request::Join(_) | Request::Register { .. } => {
-            Some(Right::Memory)
-        }
-        Request::CreateQueue(..) => None,
+        Request::Grant { .. }
+        | Request::Release(_)
+        | Request::Join(_)
+        | Request::Register { .. }
+        | Request::Reregister { .. } => Some(Right::Memory),
+        Request::CreateQueue(..) | Request::ResizeQueue(..) => None,
         // To make or change something of its own; what is told or ended needs no right.
         Request::Engine(request) => match request {
             wire::Request::CreatePair(_)
             | wire::Request::ModifyPair(..)
             | wire::Request::CreateShared(..)
-            | wire::Request::CreateWindow(..) => Some(Right::Engine),
+            | wire::Request::CreateWindow(..)
+            | wire::Request::Resolve(..)
+            | wire::Request::Offer(_) => Some(Right::Engine),
             _ => None,
         },
         Request::Open(_) | Request::Connect(_) | Request::Disconnect(_) => Some(Right::Connect),

@@ -48,7 +48,7 @@ pub struct Granted {
     /// The memory, zeros at first.
     pub window: Window,
     /// By which the other side knows the pages, one each, in order.
-    pub references: Vec<u32>,
+    pub references: Vec<u64>,
     /// What the transport knows them by.
     pub place: u64,
 }
@@ -75,6 +75,11 @@ pub trait Grants: Send {
 
     /// What it took so far.
     fn counts(&self) -> Counts;
+
+    /// What is readable when the backend has rung, and ready for anything when it has ended; `None`: nothing is, and somebody has to look.
+    fn fds(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        None
+    }
 }
 
 /// The backend's side of a transport: one for each program in a guest.
@@ -83,10 +88,10 @@ pub trait Maps: Send {
     ///
     /// # Errors
     /// They are not granted, or there are too many.
-    fn map(&mut self, references: &[u32]) -> Result<Window, Error>;
+    fn map(&mut self, references: &[u64]) -> Result<Window, Error>;
 
     /// Mappings of this process that [`Maps::map`] makes of them; 0: they are a part of one that is there.
-    fn mappings(&self, references: &[u32]) -> u64;
+    fn mappings(&self, references: &[u64]) -> u64;
 
     /// Wakes the guest. Never waits.
     fn ring(&mut self);

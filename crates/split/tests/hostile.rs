@@ -13,6 +13,7 @@ use millrace_served::wire::{self, Words};
 use millrace_split::memory::{self, MemoryGrants};
 use millrace_split::message::{Message, Request};
 use millrace_split::page::GuestSide;
+use millrace_split::run::runs_of;
 use millrace_split::{Access, Frontend, Granted, Grants, Limits, PAGE, Report, Transfer};
 use running::{Running, SOON, done, until};
 use rustix::fd::{AsFd, OwnedFd};
@@ -43,6 +44,7 @@ fn who_connects_without_end_keeps_nobody() {
             let mut hostile = Frontend::call_at(&backend.place()).unwrap();
             let (to, stop) = (victim.address(), &stop);
             scope.spawn(move || {
+                let _program = hostile.join().unwrap();
                 let domain = ProtectionDomain(hostile.engine(wire::Request::CreateDomain).unwrap()[0] as u32);
                 let (at, _) = hostile.share(ring_len(queue_lines(64))).unwrap();
                 let queue = hostile.ask(&Request::CreateQueue(64, at)).unwrap()[0] as u32;
@@ -98,7 +100,8 @@ struct Raw {
 
 impl Raw {
     fn call(backend: &Running) -> Self {
-        let (grants, control, side) = memory::connect(&backend.path, |page| Ok(GuestSide::new(page)?)).unwrap();
+        let (grants, control, side) =
+            memory::connect(&backend.path, &memory::Pages::new().unwrap(), |page| Ok(GuestSide::new(page)?)).unwrap();
         until("it is served", || side.is_served());
         Self { grants, page: control.window.clone(), side, number: 0, kept: vec![control] }
     }
@@ -130,7 +133,7 @@ impl Raw {
 
     fn share(&mut self, pages: u32) -> (Iova, Window) {
         let granted = self.grants.grant(pages).unwrap();
-        let request = Request::Grant { pages, first: 0, references: granted.references.clone() };
+        let request = Request::Grant { pages, first: 0, runs: runs_of(&granted.references).unwrap() };
         let answer = self.ask(&request).unwrap().unwrap();
         let window = granted.window.clone();
         self.kept.push(granted);
@@ -170,7 +173,7 @@ fn nonsense_puts_out_whoever_writes_it() {
             let behind = SHARED_LEN as u64;
             let places = [0, 64, behind - 4096, behind, behind, behind + 128];
             let queues = places.map(|place| raw.ask(&Request::CreateQueue(64, Iova::new(at.get() + place))).unwrap());
-            let whole = Request::Register { domain, access: Access::ALL.bits(), at, len: memory.len() as u64 };
+            let whole = Request::Register { domain, access: Access::ALL.bits(), at, len: memory.len() as u64, base: 0 };
             raw.ask(&whole).unwrap().unwrap();
             let queue = queues[round as usize / 2 % queues.len()].clone().unwrap()[0] as u32;
             raw.ask(&Request::Open(kind_of(domain, queue))).unwrap().unwrap();
@@ -272,7 +275,7 @@ fn lingers() -> (OwnedFd, std::net::TcpStream) {
 fn what_strangers_bring_keeps_nobody_waiting() {
     let backend = Running::start(Limits::default());
     let one = backend.endpoint();
-    let hello = Words::answer(&[u64::from_le_bytes(*b"MILLGRNT")]);
+    let hello = Words::answer(&[u64::from_le_bytes(*b"MILLGRNT"), 0]);
     let file = rustix::fs::memfd_create("stranger", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     let (mut peers, mut sockets) = (Vec::new(), Vec::new());
     for round in 0..6 {

@@ -8,6 +8,7 @@ use millrace_ivshmem::layout::bytes_of;
 use millrace_ivshmem::protocol::Reader;
 use millrace_split::ivshmem::IvshmemDoor;
 use millrace_split::message::Request;
+use millrace_split::run::{MOST_REFERENCE, runs_of};
 use millrace_split::{Access, Config, Door, Endpoint, Error, Failed, Frontend, Kind, Limits, PAGE, Transfer};
 use running::{Running, SOON, done, until};
 use std::os::unix::net::UnixStream;
@@ -184,12 +185,12 @@ fn a_machine_that_writes_nonsense_harms_nobody() {
     }
     // Pages of others are not granted by whoever names them.
     let mut third = Frontend::call_at(&shared.place()).unwrap();
-    for references in [vec![0], vec![own.len() as u32 / PAGE as u32], vec![5, 7], vec![u32::MAX, 0], vec![u32::MAX]] {
+    for references in
+        [vec![0], vec![own.len() as u64 / PAGE as u64], vec![5, 7], vec![MOST_REFERENCE, 0], vec![MOST_REFERENCE]]
+    {
         let (pages, what) = (references.len() as u32, format!("{references:?}"));
-        assert!(
-            matches!(third.ask(&Request::Grant { pages, first: 0, references }), Err(Error::Refused { .. })),
-            "{what}"
-        );
+        let runs = runs_of(&references).unwrap();
+        assert!(matches!(third.ask(&Request::Grant { pages, first: 0, runs }), Err(Error::Refused { .. })), "{what}");
     }
     assert!(third.status().is_ok() && backend.left(one.address()).is_none());
 }

@@ -3,9 +3,12 @@
 mod running;
 
 use millrace_dma::Iova;
+use millrace_rdma::cm::address::ServiceId;
 use millrace_rdma::memory::ProtectionDomain;
+use millrace_rdma::number::Gid;
 use millrace_served::wire;
 use millrace_split::message::Request;
+use millrace_split::run::{MOST_REFERENCE, runs_of};
 use millrace_split::{Access, Address, Error, Failed, Frontend, Kind, Limits, PAGE, Right, Rights, Transfer};
 use running::{Running, SOON, done, until};
 use std::time::Duration;
@@ -149,6 +152,9 @@ fn a_guest_has_what_its_quota_and_its_rights_allow() {
     let mut other = Frontend::call_at(&backend.place()).unwrap();
     let pair = Request::Engine(wire::Request::CreateShared(ProtectionDomain(0), 1, 1));
     assert!(matches!(other.ask(&pair), Err(Error::Right(Right::Engine))));
+    for request in [wire::Request::Offer(ServiceId(7)), wire::Request::Resolve(Gid([1; 16]), true)] {
+        assert!(matches!(other.engine(request), Err(Error::Right(Right::Engine))), "{request:?}");
+    }
     assert!(Frontend::call_at(&backend.place()).is_err(), "a third guest");
     drop(other);
     until("a place is free again", || Frontend::call_at(&backend.place()).is_ok());
@@ -158,6 +164,7 @@ fn a_guest_has_what_its_quota_and_its_rights_allow() {
 fn addresses_outside_and_memory_in_use_are_refused_and_counted() {
     let backend = Running::start(Limits::default());
     let mut guest = Frontend::call_at(&backend.place()).unwrap();
+    let _program = guest.join().unwrap();
     let errno = |refused: Result<Vec<u64>, Error>| match refused {
         Err(Error::Refused { errno, .. }) => errno,
         other => panic!("{other:?}"),
@@ -165,7 +172,7 @@ fn addresses_outside_and_memory_in_use_are_refused_and_counted() {
     let (at, _) = guest.share(2 * PAGE).unwrap();
     let domain = ProtectionDomain(guest.engine(wire::Request::CreateDomain).unwrap()[0] as u32);
     let mut register = |at: u64, len: u64| {
-        guest.ask(&Request::Register { domain, access: Access::ALL.bits(), at: Iova::new(at), len })
+        guest.ask(&Request::Register { domain, access: Access::ALL.bits(), at: Iova::new(at), len, base: 0 })
     };
     let end = at.get() + 2 * PAGE as u64;
     for (at, len) in [(0, 1), (end, 1), (end - 1, 2), (at.get(), u64::MAX), (u64::MAX, 2)] {
@@ -180,11 +187,11 @@ fn addresses_outside_and_memory_in_use_are_refused_and_counted() {
     guest.release(at).unwrap();
     assert_eq!(guest.status().unwrap().backend.pages, pages - 2);
     assert_eq!(errno(guest.ask(&Request::Join(Iova::new(at.get())))), 106, "it has joined");
-    for references in [vec![u32::MAX], (0..9).map(|page| page * 2).collect::<Vec<_>>()] {
-        let pages = references.len() as u32;
+    for (references, why) in [(vec![MOST_REFERENCE], 14), ((0..9).map(|page| page * 2).collect::<Vec<_>>(), 22)] {
+        let (pages, runs) = (references.len() as u32, runs_of(&references).unwrap());
         assert_eq!(
-            errno(guest.ask(&Request::Grant { pages, first: 0, references })),
-            22,
+            errno(guest.ask(&Request::Grant { pages, first: 0, runs })),
+            why,
             "no pages of the file, or too far apart"
         );
     }

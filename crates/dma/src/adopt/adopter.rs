@@ -154,6 +154,11 @@ impl Adopter {
         Ok(state.index.pieces(first, end).0)
     }
 
+    /// The file of all that is adopted. Its first TiB is never used for that.
+    pub fn file(&self) -> &Arc<SharedFile> {
+        &self.file
+    }
+
     /// What was done so far.
     pub fn counters(&self) -> AdoptCounters {
         self.state().counters

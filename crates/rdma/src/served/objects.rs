@@ -353,20 +353,51 @@ impl Service {
         share: impl FnOnce(&Region) -> Result<R, ServeError>,
     ) -> Result<(R, Leftover), ServeError> {
         has(&self.owned(program)?.queues, &queue, QUEUE)?;
+        self.check_room(program, &Amounts { completions: depth.into(), ..Amounts::default() })?;
+        let (ring, memory) = self.ring(depth)?;
+        let shared = share(&memory)?;
+        let left = self.exchange_ring(program, queue, depth, ring, Some(memory.without_fd()))?;
+        Ok((shared, left))
+    }
+
+    /// The same where the ring is in memory that the program has made, of zeros.
+    ///
+    /// # Errors
+    /// [`ServeError`]; then it is as it was.
+    pub fn resize_queue_at(
+        &mut self,
+        program: Number,
+        queue: u32,
+        depth: u32,
+        ring: &Window,
+    ) -> Result<Leftover, ServeError> {
+        has(&self.owned(program)?.queues, &queue, QUEUE)?;
+        self.check_depth(depth)?;
+        let ring = Sender::new(ring, queue_lines(depth))?;
+        self.exchange_ring(program, queue, depth, ring, None)
+    }
+
+    /// Nothing more is written to the ring that it had, which is what is left.
+    fn exchange_ring(
+        &mut self,
+        program: Number,
+        queue: u32,
+        depth: u32,
+        ring: Sender,
+        memory: Option<Region>,
+    ) -> Result<Leftover, ServeError> {
         // As if it had both rings, which it has for a moment.
         let price = |depth: u32| Amounts { completions: depth.into(), ..Amounts::default() };
         self.check_room(program, &price(depth))?;
         let before = self.queues.get(&queue).map_or(0, |of| of.depth);
-        let (ring, memory) = self.ring(depth)?;
-        let shared = share(&memory)?;
         self.engine.resize_cq(queue, depth)?;
         self.pay(program, &price(depth));
         let debt = self.give_up(program, &price(before))?;
         let of = self.queues.get_mut(&queue).ok_or(ServeError::Gone)?;
         let ring = core::mem::replace(&mut of.ring, ring);
-        let memory = of.memory.replace(memory.without_fd());
+        let memory = core::mem::replace(&mut of.memory, memory);
         of.depth = depth;
-        Ok((shared, Box::new((ring, memory, debt))))
+        Ok(Box::new((ring, memory, debt)))
     }
 
     /// Ends a completion queue.

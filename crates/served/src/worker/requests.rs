@@ -7,7 +7,6 @@ use crate::network::{Network, Outside};
 use crate::record;
 use crate::wire::{MOST_PARTS, Request, Welcome, Words, write_mac};
 use millrace_callers::Caller;
-use millrace_rdma::neighbour::Found;
 use millrace_rdma::number::Gid;
 use millrace_rdma::served::{Number, ServeError};
 use millrace_rdma::show;
@@ -16,9 +15,6 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-
-/// Addresses that a program may have asked for at a time.
-const MOST_ASKED: usize = 16;
 
 impl Worker {
     /// Takes one request of a program, and answers it, when what it has posted before is taken. An error: it is to be hung up on.
@@ -124,33 +120,14 @@ impl Worker {
         }
     }
 
-    /// Who has an address; `asks` if it is not known. Each program may have a few asked for at a time, so that there is room for those that
-    /// others ask for.
+    /// Who has an address; `asks` if it is not known.
     fn resolve(&mut self, at: usize, gid: Gid, asks: bool) -> Result<Words, ServeError> {
         if self.address.gids.contains(&gid) {
             return Ok(write_mac(Some(self.address.mac)));
         }
         let now = self.now();
         let network = self.network.as_mut().ok_or(ServeError::NoHosts(Errno::NETUNREACH.raw_os_error()))?;
-        if !asks {
-            return Ok(write_mac(network.known(gid)));
-        }
-        let asked = &mut self.clients[at].asked;
-        asked.retain(|one| *one == gid || network.is_asked(*one));
-        if asked.len() >= MOST_ASKED && !asked.contains(&gid) {
-            return Err(ServeError::Quota { what: "addresses that are being asked for", limit: MOST_ASKED as u64 });
-        }
-        asked.retain(|one| *one != gid);
-        match network.find(now, gid) {
-            Found::Known(mac) => Ok(write_mac(Some(mac))),
-            Found::Asked => {
-                asked.push(gid);
-                Ok(write_mac(None))
-            }
-            Found::Unreachable => Err(ServeError::NoHosts(Errno::HOSTUNREACH.raw_os_error())),
-            Found::NoSource => Err(ServeError::NoHosts(Errno::NETUNREACH.raw_os_error())),
-            Found::Full => Err(ServeError::NoHosts(Errno::NOBUFS.raw_os_error())),
-        }
+        network.resolve(now, gid, asks, &mut self.clients[at].asked).map(write_mac)
     }
 
     /// Says what the card, or a program, is doing: of bounded length. Of a program the text is made by another thread, which has a look of a

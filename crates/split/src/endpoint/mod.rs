@@ -13,7 +13,7 @@ use crate::message::{MOST_TOLD, Message, Request, read_pair};
 use crate::{Access, Address, Completion, Error, Failed, Told};
 use millrace_rdma::memory::ProtectionDomain;
 use millrace_rdma::number::{Key, Qpn};
-use millrace_rdma::served::{Full, queue_lines, ring_len};
+use millrace_rdma::served::{Full, Program, queue_lines, ring_len};
 use millrace_rdma::transport::{Capabilities, Event, Init};
 use millrace_rdma::wire::Service;
 use millrace_rdma::work::{Completion as Ended, Data, Flags, Operation, Piece, Request as Posted};
@@ -82,6 +82,7 @@ impl Peer {
 
 struct Inner {
     frontend: Frontend,
+    program: Program,
     queue: u32,
     /// Completions that it has room for.
     room: u32,
@@ -132,13 +133,13 @@ impl Endpoint {
     /// # Errors
     /// [`Error`].
     pub fn over(mut frontend: Frontend, depth: u32) -> Result<Self, Error> {
-        let address = frontend.welcome().address;
+        let (address, mut program) = (frontend.welcome().address, frontend.join()?);
         let domain = ProtectionDomain(one(&frontend.engine(wire::Request::CreateDomain)?)?);
         // One queue for all: the engine keeps what has no room.
         let room = depth.saturating_mul(4);
         let (at, ring) = frontend.share(ring_len(queue_lines(room)))?;
         let queue = one(&frontend.ask(&Request::CreateQueue(room, at))?)?;
-        frontend.program.add_queue(queue, room, &ring)?;
+        program.add_queue(queue, room, &ring)?;
         let init = Init {
             service: Service::ReliableConnection,
             general: false,
@@ -153,6 +154,7 @@ impl Endpoint {
         frontend.ask(&Request::Open(init))?;
         let inner = Inner {
             frontend,
+            program,
             queue,
             room,
             peers: HashMap::new(),
@@ -180,7 +182,7 @@ impl Endpoint {
     pub fn allocate(&self, len: usize, access: Access) -> Result<Region, Error> {
         let mut inner = lock(&self.inner);
         let (at, window) = inner.frontend.share(len)?;
-        let register = Request::Register { domain: self.domain, access: access.bits(), at, len: len as u64 };
+        let register = Request::Register { domain: self.domain, access: access.bits(), at, len: len as u64, base: 0 };
         match inner.frontend.ask(&register).and_then(|words| one(&words)) {
             Ok(key) => {
                 let (inner, key, len) = (Arc::downgrade(&self.inner), Key::new(key), len as u64);
@@ -245,7 +247,7 @@ impl Endpoint {
         if token >= BUFFER {
             return Err(Error::Refused { what: "a token of 64 bits for a buffer", errno: Errno::INVAL.raw_os_error() });
         }
-        let posted = inner.frontend.program.post_receive(qpn, token | BUFFER, &[piece]);
+        let posted = inner.program.post_receive(qpn, token | BUFFER, &[piece]);
         if posted.map_err(|full| full_of(full, other))? {
             inner.frontend.ring();
         }
@@ -367,7 +369,7 @@ impl Inner {
 
     fn add(&mut self, other: Address, qpn: Qpn, granted: &Capabilities) {
         self.forget(other);
-        self.frontend.program.add_pair(qpn, granted, false);
+        self.program.add_pair(qpn, granted, false);
         self.peers.insert(other, Peer { qpn, open: 0, buffers: VecDeque::new(), is_over: false, is_leaving: false });
         self.others.insert(qpn, other);
     }
@@ -380,7 +382,7 @@ impl Inner {
         self.take_ended();
         let Some(peer) = self.peers.remove(&other) else { return };
         self.others.remove(&peer.qpn);
-        self.frontend.program.remove_pair(peer.qpn);
+        self.program.remove_pair(peer.qpn);
         if peer.is_over {
             // The backend has it still.
             self.dead.push_back(peer.qpn);
@@ -403,7 +405,7 @@ impl Inner {
         for _ in 0..self.room {
             let mut found = [Ended::default()];
             // What is no completion is found by the next poll as well.
-            if self.frontend.program.poll(self.queue, &mut found).unwrap_or(0) == 0 {
+            if self.program.poll(self.queue, &mut found).unwrap_or(0) == 0 {
                 return;
             }
             let ended = self.end(&found[0]);
@@ -485,7 +487,7 @@ impl Inner {
             let flags = Flags { signaled: last, ..Flags::default() };
             (u64::from(id) << REQUEST_BITS | number as u64, *operation, [*piece], flags)
         };
-        if !self.frontend.program.has_room(qpn, requests.len()) {
+        if !self.program.has_room(qpn, requests.len()) {
             return Err(Error::Full);
         }
         // A message of one or two lines each, of which the ring has 1024.
@@ -498,12 +500,12 @@ impl Inner {
             flags: *flags,
             target: None,
         });
-        if !self.frontend.program.has_lines(qpn, all.clone()).map_err(|full| full_of(full, other))? {
+        if !self.program.has_lines(qpn, all.clone()).map_err(|full| full_of(full, other))? {
             return Err(Error::Full);
         }
         let mut wakes = false;
         for request in all {
-            wakes |= self.frontend.program.post_send(qpn, &request).map_err(|full| full_of(full, other))?;
+            wakes |= self.program.post_send(qpn, &request).map_err(|full| full_of(full, other))?;
         }
         if wakes {
             self.frontend.ring();
@@ -521,7 +523,7 @@ impl Inner {
                 return Ok(Some(ended));
             }
             let mut found = [Ended::default()];
-            if self.frontend.program.poll(self.queue, &mut found).map_err(|_| Error::Version)? == 0 {
+            if self.program.poll(self.queue, &mut found).map_err(|_| Error::Version)? == 0 {
                 self.listen()?;
                 // What had a connection that is over is told, too.
                 if self.ended.is_empty() { return Ok(None) } else { continue }
@@ -584,20 +586,20 @@ impl Inner {
             }
             // The next completion makes an event, and an event wakes who has said that he sleeps.
             if may_complete && !self.is_armed {
-                let armed = self.frontend.program.arm(self.queue, false);
+                let armed = self.program.arm(self.queue, false);
                 self.is_armed = armed.is_ok();
                 if armed.is_ok_and(|wakes| wakes) {
                     self.frontend.ring();
                 }
             }
-            let program = &self.frontend.program;
+            let program = &self.program;
             let is_idle = program.doze() && self.frontend.doze();
             if is_idle && !(may_complete && program.has_completions(self.queue)) {
                 self.frontend.sleep(left)?;
             }
-            self.frontend.program.awake();
+            self.program.awake();
             self.frontend.awake();
-            while let Some(event) = self.frontend.program.take_event().map_err(|_| Error::Version)? {
+            while let Some(event) = self.program.take_event().map_err(|_| Error::Version)? {
                 self.is_armed &= !matches!(event, Event::Completion(_));
             }
         }
@@ -607,19 +609,13 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frontend::tests::meet;
+    use crate::frontend::tests::greet;
     use crate::message::pair_words;
 
     #[test]
     fn a_connection_that_is_made_late_is_there_and_one_that_ends_late_is_over() {
-        let (frontend, mut backend) = meet();
-        let thread = std::thread::spawn(move || {
-            for words in [vec![1], vec![1, 8192], vec![1], vec![]] {
-                let (number, _) = backend.next();
-                backend.say(&Message::Answer(number, Ok(words)));
-            }
-            backend
-        });
+        let (frontend, backend) = greet();
+        let thread = backend.answers([vec![0, 4096], vec![], vec![1], vec![1, 8192], vec![1], vec![]]);
         let endpoint = Endpoint::over(frontend, 1).unwrap();
         let mut backend = thread.join().unwrap();
         let (other, qpn) = (Address([2, 7, 7, 7, 7, 7]), Qpn::new(9));

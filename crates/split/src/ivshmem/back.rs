@@ -178,7 +178,7 @@ impl IvshmemDoor {
             place,
             counts: Counts::default(),
         };
-        let control = maps.map(&[page])?;
+        let control = maps.map(&[page.into()])?;
         Ok(Arrived { maps: Box::new(maps), control })
     }
 }
@@ -241,20 +241,21 @@ struct IvshmemMaps {
 }
 
 impl Maps for IvshmemMaps {
-    fn map(&mut self, references: &[u32]) -> Result<Window, Error> {
+    fn map(&mut self, references: &[u64]) -> Result<Window, Error> {
         let first = references.first().copied().unwrap_or(0);
         let is_run = references.array_windows().all(|[one, next]| one.checked_add(1) == Some(*next));
         // The first page says who the peer is.
         if first == 0 || !is_run {
             return Err(Error::system("pages that lie apart")(rustix::io::Errno::INVAL));
         }
-        let window = self.slices.part(self.peer, first as usize, references.len())?;
+        let first = usize::try_from(first).map_err(|_| Error::system("pages")(rustix::io::Errno::INVAL))?;
+        let window = self.slices.part(self.peer, first, references.len())?;
         self.counts.pages += references.len() as u64;
         debug_assert_eq!(window.len(), references.len() * PAGE);
         Ok(window)
     }
 
-    fn mappings(&self, _: &[u32]) -> u64 {
+    fn mappings(&self, _: &[u64]) -> u64 {
         0
     }
 

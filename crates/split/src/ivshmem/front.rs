@@ -122,7 +122,7 @@ impl Grants for IvshmemGrants {
             }
         }
         self.counts.pages += u64::from(pages);
-        Ok(Granted { window, references: (first..first + pages).collect(), place: first.into() })
+        Ok(Granted { window, references: (first..first + pages).map(u64::from).collect(), place: first.into() })
     }
 
     fn end(&mut self, granted: Granted) {

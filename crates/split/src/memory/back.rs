@@ -1,6 +1,6 @@
 //! The backend's side.
 
-use super::{FILE, HELLO};
+use super::HELLO;
 use crate::notices::Why;
 use crate::transport::{Arrived, Counts, Door, Event, Maps};
 use crate::{Address, Error, PAGE};
@@ -8,9 +8,11 @@ use millrace_callers::{Call, Caller, Carries, Entrance, Listener, owner_only};
 use millrace_dma::{Region, Window};
 use millrace_rdma::served::Account;
 use millrace_served::{bell, record, wire::Words};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -90,8 +92,8 @@ impl MemoryDoor {
             }
             Ok(None) | Err(_) => (None, Vec::new()),
         };
-        if words.is_some_and(|words| words.bytes() == Words::answer(&[HELLO]).bytes()) {
-            return Some(self.greet(stranger, fds));
+        if let Some(control) = words.and_then(control_of) {
+            return Some(self.greet(stranger, control, fds));
         }
         self.entrance.close(fds);
         self.entrance.turn_away(stranger.socket);
@@ -100,7 +102,7 @@ impl MemoryDoor {
     }
 
     /// Lets in who has greeted, if he has brought what he is to bring.
-    fn greet(&mut self, Stranger { socket, caller, .. }: Stranger, fds: Vec<OwnedFd>) -> Event {
+    fn greet(&mut self, Stranger { socket, caller, .. }: Stranger, control: u64, fds: Vec<OwnedFd>) -> Event {
         let refused = |why, error: &dyn std::fmt::Display| {
             Event::TurnedAway(why, format!("process {} was turned away: {error}", caller.pid))
         };
@@ -112,12 +114,14 @@ impl MemoryDoor {
                 return refused(Why::Greeting, &Error::Version);
             }
         };
-        match self.meet(&socket, &file) {
-            Ok((control, to_card, to_program)) => {
+        let met = self.meet(&socket, &file, control).and_then(|met| Ok((met, Life::of(&socket, caller.pid)?)));
+        match met {
+            Ok(((control, to_card, to_program), life)) => {
                 self.next += 1;
                 let Caller { pid, uid, is_limited } = caller;
                 let maps = MemoryMaps {
                     socket,
+                    life,
                     file,
                     to_card,
                     to_program,
@@ -138,14 +142,21 @@ impl MemoryDoor {
     }
 
     /// The control page, and bells: the one that wakes the backend, and the one that wakes the program.
-    fn meet(&self, socket: &OwnedFd, file: &OwnedFd) -> Result<(Window, OwnedFd, OwnedFd), Error> {
-        let control = Region::map_parts(&[(file, 0, PAGE)])?.window().clone();
+    fn meet(&self, socket: &OwnedFd, file: &OwnedFd, control: u64) -> Result<(Window, OwnedFd, OwnedFd), Error> {
+        let control = Region::map_parts(&[(file, control, PAGE)])?.window().clone();
         let failed = || Error::system("a bell for a program");
         let (to_card, for_card) = bell::of_card().map_err(failed())?;
         let (for_program, to_program) = bell::bell().map_err(failed())?;
         record::send(socket, &Words::answer(&[HELLO]), &[for_card.as_fd(), for_program.as_fd()]).map_err(failed())?;
         Ok((control, to_card, to_program))
     }
+}
+
+/// Where in its file the control page is, of who greets.
+fn control_of(mut words: Words) -> Option<u64> {
+    let (head, hello, page) = (words.word()?, words.word()?, words.word()?);
+    let is_greeting = Words::answer(&[]).word() == Some(head) && hello == HELLO && words.end().is_some();
+    page.checked_mul(PAGE as u64).filter(|_| is_greeting)
 }
 
 impl Door for MemoryDoor {
@@ -165,8 +176,37 @@ impl Door for MemoryDoor {
     fn leave(&mut self, _: u64) {}
 }
 
+/// By what it is known that a program has ended: its socket does, or its process. Its children may hold the socket.
+struct Life {
+    process: Option<OwnedFd>,
+    /// Readable when one of the two may have.
+    either: OwnedFd,
+}
+
+impl Life {
+    fn of(socket: &OwnedFd, pid: u32) -> Result<Self, Error> {
+        let failed = || Error::system("the end of a program cannot be watched");
+        // A process of another container has the number 0, which is not one: then only its socket says that it has ended.
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let process = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())).transpose().map_err(failed())?;
+        let either = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed())?;
+        for fd in [Some(socket), process.as_ref()].into_iter().flatten() {
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+            epoll::add(&either, fd, epoll::EventData::new_u64(0), flags).map_err(failed())?;
+        }
+        Ok(Self { process, either })
+    }
+
+    fn process_has_ended(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let is_readable = |process| matches!(poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&now)), Ok(1));
+        self.process.as_ref().is_some_and(is_readable)
+    }
+}
+
 struct MemoryMaps {
     socket: OwnedFd,
+    life: Life,
     file: OwnedFd,
     to_card: OwnedFd,
     to_program: OwnedFd,
@@ -178,15 +218,15 @@ struct MemoryMaps {
 }
 
 /// Pages that follow each other are mapped together.
-fn runs(references: &[u32]) -> Option<Vec<(u64, usize)>> {
+fn runs(references: &[u64]) -> Option<Vec<(u64, usize)>> {
     let mut runs: Vec<(u64, usize)> = Vec::new();
     for reference in references {
-        let at = u64::from(*reference) * PAGE as u64;
+        let at = reference.checked_mul(PAGE as u64)?;
         match runs.last_mut() {
             Some((first, len)) if *first + *len as u64 == at => *len += PAGE,
             _ => runs.push((at, PAGE)),
         }
-        if at >= FILE || runs.len() > MOST_RUNS {
+        if runs.len() > MOST_RUNS {
             return None;
         }
     }
@@ -194,7 +234,7 @@ fn runs(references: &[u32]) -> Option<Vec<(u64, usize)>> {
 }
 
 impl Maps for MemoryMaps {
-    fn map(&mut self, references: &[u32]) -> Result<Window, Error> {
+    fn map(&mut self, references: &[u64]) -> Result<Window, Error> {
         let runs = runs(references).ok_or_else(|| Error::system("pages that lie apart")(Errno::INVAL))?;
         let parts: Vec<_> = runs.into_iter().map(|(at, len)| (&self.file, at, len)).collect();
         let region = Region::map_parts(&parts)?;
@@ -203,7 +243,7 @@ impl Maps for MemoryMaps {
         Ok(region.window().clone())
     }
 
-    fn mappings(&self, references: &[u32]) -> u64 {
+    fn mappings(&self, references: &[u64]) -> u64 {
         // What lies too far apart is not mapped.
         runs(references).map_or(0, |runs| runs.len() as u64)
     }
@@ -225,13 +265,14 @@ impl Maps for MemoryMaps {
     }
 
     fn life(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.socket.as_fd())
+        Some(self.life.either.as_fd())
     }
 
     fn has_ended(&mut self) -> bool {
         // Nothing is said by it any more: whatever is there is its end, or nonsense.
-        self.counts.system_calls += 1;
-        recv(&self.socket, &mut [0_u8; 8], RecvFlags::DONTWAIT | RecvFlags::PEEK) != Err(Errno::AGAIN)
+        self.counts.system_calls += 2;
+        let said = recv(&self.socket, &mut [0_u8; 8], RecvFlags::DONTWAIT | RecvFlags::PEEK);
+        said != Err(Errno::AGAIN) || self.life.process_has_ended()
     }
 
     fn name(&self) -> &str {
@@ -263,8 +304,8 @@ mod tests {
     #[test]
     fn pages_that_follow_each_other_are_one_run() {
         assert_eq!(runs(&[3, 4, 5, 9]), Some(vec![(3 * 4096, 3 * 4096), (9 * 4096, 4096)]));
-        let apart: Vec<u32> = (0..MOST_RUNS as u32 + 1).map(|run| run * 2).collect();
+        let apart: Vec<u64> = (0..MOST_RUNS as u64 + 1).map(|run| run * 2).collect();
         assert_eq!(runs(&apart), None);
-        assert_eq!(runs(&[u32::MAX]), None, "behind the end of the file");
+        assert_eq!(runs(&[u64::MAX]), None, "behind the end of all files");
     }
 }

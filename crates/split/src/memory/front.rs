@@ -1,13 +1,12 @@
 //! The guest's side.
 
-use super::{FILE, HELLO};
+use super::{HELLO, Pages};
 use crate::transport::{Counts, Granted, Grants};
 use crate::{Error, PAGE};
 use millrace_dma::{Region, send_when_taken};
 use millrace_served::{bell, record, wire::Words};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use std::path::Path;
@@ -16,12 +15,12 @@ use std::time::{Duration, Instant};
 /// How long the backend may take to let somebody in.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A program that grants pages of a file of its own.
+/// A program that grants pages of a file.
 pub struct MemoryGrants {
     socket: OwnedFd,
-    file: OwnedFd,
-    /// The first page that was never granted.
-    next: u32,
+    pages: Pages,
+    /// Runs of those that were granted, and have not been given back: the first, and how many.
+    granted: Vec<(u32, u32)>,
     to_backend: OwnedFd,
     from_backend: OwnedFd,
     counts: Counts,
@@ -35,6 +34,7 @@ pub struct MemoryGrants {
 /// [`Error`].
 pub fn connect<T>(
     path: &Path,
+    pages: &Pages,
     prepare: impl FnOnce(&millrace_dma::Window) -> Result<T, Error>,
 ) -> Result<(MemoryGrants, Granted, T), Error> {
     let failed = |what: &str| Error::system(format!("{what} {}", path.display()));
@@ -43,14 +43,12 @@ pub fn connect<T>(
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(failed("a socket for"))?;
     let address = SocketAddrUnix::new(path).map_err(failed("the name"))?;
     rustix::net::connect(&socket, &address).map_err(failed("no backend listens at"))?;
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = memfd_create("millrace-split", flags).map_err(failed("memory for"))?;
-    ftruncate(&file, FILE).map_err(failed("memory for"))?;
-    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).map_err(failed("memory for"))?;
     let mut counts = Counts { system_calls: 5, ..Counts::default() };
-    let control = window_of(&file, 0, 1)?;
+    let first = pages.take(1).ok_or_else(|| failed("a page for")(Errno::NOMEM))?;
+    let control = window_of(pages.file(), first, 1)?;
     let prepared = prepare(&control.window)?;
-    send_when_taken(&socket, PATIENCE, || record::send(&socket, &Words::answer(&[HELLO]), &[file.as_fd()]))
+    let greeting = Words::answer(&[HELLO, first.into()]);
+    send_when_taken(&socket, PATIENCE, || record::send(&socket, &greeting, &[pages.file().as_fd()]))
         .map_err(failed("cannot call"))?;
     let until = Instant::now() + PATIENCE;
     let (to_backend, from_backend) = loop {
@@ -71,7 +69,8 @@ pub fn connect<T>(
         counts.system_calls += 2;
     };
     counts.pages = 1;
-    Ok((MemoryGrants { socket, file, next: 1, to_backend, from_backend, counts }, control, prepared))
+    let (pages, granted) = (pages.clone(), vec![(first, 1)]);
+    Ok((MemoryGrants { socket, pages, granted, to_backend, from_backend, counts }, control, prepared))
 }
 
 fn timespec(left: Duration) -> Timespec {
@@ -81,27 +80,32 @@ fn timespec(left: Duration) -> Timespec {
 fn window_of(file: &OwnedFd, first: u32, pages: u32) -> Result<Granted, Error> {
     let fd = file.try_clone().map_err(Error::io("one more descriptor"))?;
     let region = Region::map_part(fd, u64::from(first) * PAGE as u64, pages as usize * PAGE)?;
-    let references = (first..first + pages).collect();
+    let references = (first..first + pages).map(u64::from).collect();
     Ok(Granted { window: region.window().clone(), references, place: first.into() })
+}
+
+impl Drop for MemoryGrants {
+    fn drop(&mut self) {
+        // The file may stay.
+        self.granted.iter().for_each(|run| self.pages.free(*run));
+    }
 }
 
 impl Grants for MemoryGrants {
     fn grant(&mut self, pages: u32) -> Result<Granted, Error> {
-        // Numbers are not used again: what is granted was nobody's before.
-        let next = self.next.checked_add(pages).filter(|next| u64::from(*next) <= FILE / PAGE as u64);
-        let next = next.ok_or_else(|| Error::system("pages of the file")(Errno::NOMEM))?;
-        let granted = window_of(&self.file, self.next, pages)?;
-        self.next = next;
+        let first = self.pages.take(pages).ok_or_else(|| Error::system("pages of the file")(Errno::NOMEM))?;
+        let granted = window_of(self.pages.file(), first, pages)?;
+        self.granted.push((first, pages));
         self.counts.system_calls += 1;
         self.counts.pages += u64::from(pages);
         Ok(granted)
     }
 
     fn end(&mut self, granted: Granted) {
-        let (at, len) = (granted.place * PAGE as u64, (granted.references.len() * PAGE) as u64);
+        let run = (granted.place as u32, granted.references.len() as u32);
         drop(granted);
-        // If not, they are memory of this process until it ends.
-        let _ = fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len);
+        self.granted.retain(|one| *one != run);
+        self.pages.free(run);
         self.counts.system_calls += 2;
     }
 
@@ -131,5 +135,9 @@ impl Grants for MemoryGrants {
 
     fn counts(&self) -> Counts {
         self.counts
+    }
+
+    fn fds(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        Some([self.from_backend.as_fd(), self.socket.as_fd()])
     }
 }

@@ -5,11 +5,11 @@
 
 mod back;
 mod front;
+mod pages;
 
 pub use back::MemoryDoor;
 pub use front::{MemoryGrants, connect};
+pub use pages::{MOST_PAGES, Pages};
 
-/// The bytes of the file: pages that are not used take none.
-const FILE: u64 = 1 << 36;
 /// What the first record says, besides the version of [`millrace_served::wire`].
 const HELLO: u64 = u64::from_le_bytes(*b"MILLGRNT");

@@ -12,6 +12,7 @@ use millrace_rdma::served::Account;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
@@ -315,16 +316,18 @@ impl XenMaps {
         let counts = Counts { system_calls: 3, hypercalls: 1, ..Counts::default() };
         let mut maps = Self { id, name, gntdev, evtchn, port, counts };
         let notify = |gntdev: &OwnedFd, at| sys::notify_of_unmap(gntdev, at + BACKEND_LIVES as u64, port);
-        let control = maps.map_with(&[reference], notify)?;
+        let control = maps.map_with(&[reference.into()], notify)?;
         Ok(Arrived { maps: Box::new(maps), control })
     }
 
     fn map_with(
         &mut self,
-        references: &[u32],
+        references: &[u64],
         with: impl FnOnce(&OwnedFd, u64) -> Result<(), rustix::io::Errno>,
     ) -> Result<Window, Error> {
-        let at = sys::map(&self.gntdev, self.id.domain, references).map_err(Error::system("its grants"))?;
+        let grants: Option<Vec<u32>> = references.iter().map(|reference| u32::try_from(*reference).ok()).collect();
+        let grants = grants.ok_or_else(|| Error::system("its grants")(Errno::INVAL))?;
+        let at = sys::map(&self.gntdev, self.id.domain, &grants).map_err(Error::system("its grants"))?;
         let mapped = Window::of_device(&self.gntdev, at, references.len() * PAGE);
         let done = with(&self.gntdev, at);
         // The mapping has them from now on, and gives them back when it ends; the file would keep them as long as it is open.
@@ -339,11 +342,11 @@ impl XenMaps {
 }
 
 impl Maps for XenMaps {
-    fn map(&mut self, references: &[u32]) -> Result<Window, Error> {
+    fn map(&mut self, references: &[u64]) -> Result<Window, Error> {
         self.map_with(references, |_, _| Ok(()))
     }
 
-    fn mappings(&self, _: &[u32]) -> u64 {
+    fn mappings(&self, _: &[u64]) -> u64 {
         1
     }
 

@@ -73,7 +73,7 @@ impl Grants for XenGrants {
         let window = Window::of_device(&self.gntalloc, place, pages as usize * PAGE)?;
         self.counts.system_calls += 2;
         self.counts.pages += u64::from(pages);
-        Ok(Granted { window, references, place })
+        Ok(Granted { window, references: references.into_iter().map(u64::from).collect(), place })
     }
 
     fn end(&mut self, granted: Granted) {

@@ -7,15 +7,19 @@ mod teller;
 
 use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand};
+use millrace_rdma::number::Gid;
 use millrace_slurpoe::Config as Rail;
 use millrace_split::ivshmem::IvshmemDoor;
 use millrace_split::memory::MemoryDoor;
 use millrace_split::xen::XenDoor;
-use millrace_split::{Backend, Door, Error, Limits, MOST_NUMBER, Port, PortConfig, Right, Rights, Wanted};
+use millrace_split::{
+    Backend, Door, Error, Hosts, HostsConfig, Limits, MOST_NUMBER, Port, PortConfig, Right, Rights, Wanted,
+};
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
 use millrace_tool::output::{Output, Row};
 use millrace_tool::stop;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use teller::Teller;
 
@@ -49,13 +53,16 @@ who leaves what was counted. Guests do not see each other's memory, but for what
 have registered and given the key of (docs/split.md).
 
 With --port they also reach endpoints of SLURPoE on a wire, and guests of other
-backends there, and are reached by them: each by an address of its own.
+backends there, and are reached by them: each by an address of its own. Programs
+written for verbs (split=PATH in MILLRACE_VERBS) have the address --rdma-ip together,
+and reach other hosts by --rdma-wire.
 
 Examples:
   millrace split backend --socket /run/millrace/split.sock
   millrace split backend --ivshmem /tmp/iv.sock
   millrace split backend --xen --socket /run/millrace/split.sock --json
   millrace split backend --xen --port af_packet:eth1 --number 3
+  millrace split backend --socket /tmp/split.sock --rdma-wire af_packet:eth1 --rdma-ip 192.0.2.1
   millrace split backend --xen --pages 4096 --allow memory,connect")]
 pub struct BackendArgs {
     /// Serve programs of this host that call at this socket, and run as the same user; may be repeated
@@ -88,6 +95,25 @@ pub struct BackendArgs {
     /// Bytes in a packet: 256 to 4096, or 8192 [default: what fits into frames of the card, 1024 by a port]
     #[arg(long, value_name = "BYTES", requires = "port")]
     port_mtu: Option<u16>,
+    /// The IP address of programs written for verbs, all together [default: 198.19.255.253]
+    #[arg(long, value_name = "ADDRESS", value_parser = host)]
+    rdma_ip: Option<IpAddr>,
+    /// By which card or port these reach other hosts, by RoCE, such as unix:PATH or af_packet:eth1
+    #[arg(long, value_name = "CARD|PORT")]
+    rdma_wire: Option<String>,
+    /// Bytes of payload in their packets: 256 to 4096 [default: what fits into frames of the card, 1024 by a port]
+    #[arg(long, value_name = "BYTES", requires = "rdma_wire", value_parser = rdma_mtu)]
+    rdma_mtu: Option<u16>,
+}
+
+fn host(text: &str) -> Result<IpAddr, &'static str> {
+    let ip = text.parse().ok().filter(|ip| Gid::from_ip(*ip).is_end());
+    ip.ok_or("the IP address of one host is meant, such as 192.0.2.1")
+}
+
+fn rdma_mtu(text: &str) -> Result<u16, &'static str> {
+    let mtu = text.parse().ok().filter(|mtu| matches!(mtu, 256 | 512 | 1024 | 2048 | 4096));
+    mtu.ok_or("256, 512, 1024, 2048 or 4096 is meant")
 }
 
 fn right(name: &str) -> Result<Right, String> {
@@ -134,20 +160,40 @@ fn backend(shared: &Shared, args: &BackendArgs) -> Result<(), Failure> {
     let port = args.port.as_deref().map(|port| open_port(port, args)).transpose()?;
     let output = Output::new(shared.json);
     let mut teller = Teller::start(output)?;
-    let mut backend = Backend::with_port(limits, doors, port);
+    let mut backend = Backend::with(limits, doors, port, open_hosts(args)?);
     backend.run(&stop::asked, |report| teller.tell(report));
     let untold = teller.end()?;
     let row = Row::new().tag("event", "turned away");
     let row = backend.turned_away().pairs().into_iter().fold(row, |row, (why, count)| row.count(why, count));
     let row = row.count("unsaid_lines", backend.unsaid()).count("untold_reports", untold);
     output.rows("turned away, and what was not said", &[row])?;
+    let hosts = backend.host_counts();
+    if !hosts.is_empty() {
+        let row = Row::new().tag("event", "rdma wire");
+        let row = hosts.into_iter().fold(row, |row, (name, count)| row.count(name, count));
+        output.rows("what went to other hosts and came from them by RoCE, and was not taken", &[row])?;
+    }
     let Some(counts) = backend.port_counts() else { return Ok(()) };
     let row = Row::new().tag("event", "port");
     Ok(output.rows("the port", &[counts.pairs().into_iter().fold(row, |row, (name, count)| row.count(name, count))])?)
 }
 
-fn open_port(spec: &str, args: &BackendArgs) -> Result<Port, Failure> {
+fn wanted(spec: &str) -> Wanted {
     let Rail { card, port, .. } = millrace_message::endpoint::rail(spec);
-    let link = Wanted { card, port, ..Wanted::default() };
+    Wanted { card, port, ..Wanted::default() }
+}
+
+fn open_hosts(args: &BackendArgs) -> Result<Hosts, Failure> {
+    let (ip, link) = (args.rdma_ip, args.rdma_wire.as_deref().map(wanted));
+    if let Some(ip) = ip.filter(|ip| link.is_some() && millrace_link::is_of_linux(*ip)) {
+        millrace_tool::output::note(format!(
+            "--rdma-ip: an interface of this host has the address {ip}, too. If it is on that wire, both answer for it: choose a free address of that network"
+        ));
+    }
+    Hosts::open(&HostsConfig { ip, link, mtu: args.rdma_mtu }).map_err(refused)
+}
+
+fn open_port(spec: &str, args: &BackendArgs) -> Result<Port, Failure> {
+    let link = wanted(spec);
     Port::open(&PortConfig { link, mtu: args.port_mtu, number: args.number }).map_err(refused)
 }
