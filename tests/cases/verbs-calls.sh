@@ -32,6 +32,17 @@ for options in "" local=off adopt=heap place=card; do
         cat "$scratch/part.out"
     done
 done
+# The same by an engine of the split driver.
+background backend "$millrace" split backend --socket "$scratch/split.sock"
+await 10 test -S "$scratch/split.sock" || fail "the backend does not listen"
+for part in cq-ex windows rereg refusals; do
+    MILLRACE_VERBS="split=$scratch/split.sock" LD_LIBRARY_PATH=$library timeout 60 "$scratch/verbs" "$part" >"$scratch/part.out" 2>&1 ||
+        fail "$part with split=: $(cat "$scratch/part.out")"
+done
+for part in queries errors lengths rnr silence shared overrun busy; do
+    MILLRACE_VERBS="split=$scratch/split.sock" LD_LIBRARY_PATH=$library timeout 60 "$scratch/errors" "$part" >"$scratch/part.out" 2>&1 ||
+        fail "$part with split=: $(cat "$scratch/part.out")"
+done
 # That of the distribution, for which pyverbs is made.
 python=/usr/bin/python3
 if "$python" -c 'import pyverbs.device' 2>/dev/null; then

@@ -50,6 +50,8 @@ pub(crate) struct Config {
     pub helper: bool,
     /// Whether the engine is that of the card, which all its programs share, and not one in this process.
     pub in_card: bool,
+    /// Where the backend of the split driver is whose engine it is.
+    pub split: Option<String>,
 }
 
 impl Default for Config {
@@ -74,6 +76,7 @@ impl Default for Config {
             report: false,
             helper: true,
             in_card: false,
+            split: None,
         }
     }
 }
@@ -90,6 +93,11 @@ impl Config {
     /// What its link is to go by.
     pub fn wanted(&self) -> Wanted {
         Wanted { card: self.card.clone(), port: self.port.clone(), tx: self.tx, rx: self.rx }
+    }
+
+    /// Whether the engine is outside of this process.
+    pub fn is_outside(&self) -> bool {
+        self.in_card || self.split.is_some()
     }
 
     /// What the environment says.
@@ -151,9 +159,10 @@ impl Config {
             "report" => self.report = switch(value)?,
             "helper" => self.helper = switch(value)?,
             "place" => self.in_card = place(value)?,
+            "split" => self.split = Some(value.to_owned()),
             _ => {
                 return Err(
-                    "not an option; there are name, port, ip, mac, mtu, tx, rx, vendor, part, extended, local, adopt, report, helper, place, stats and profile",
+                    "not an option; there are name, port, ip, mac, mtu, tx, rx, vendor, part, extended, local, adopt, report, helper, place, split, stats and profile",
                 );
             }
         }
@@ -248,6 +257,8 @@ mod tests {
         );
         let in_card = |text| Config::parse(text).unwrap().in_card;
         assert_eq!(["place=card", "place=library", ""].map(in_card), [true, false, false]);
+        let split = Config::parse("split=/run/split.sock").unwrap();
+        assert!(split.is_outside() && split.split.as_deref() == Some("/run/split.sock"));
         assert_eq!(Config::parse("").unwrap(), Config::default());
         assert_eq!(Config::parse("embedded:queues=2").unwrap().card.as_deref(), Some("embedded:queues=2"));
     }

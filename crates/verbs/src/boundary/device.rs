@@ -44,8 +44,9 @@ fn find() -> Option<Found> {
             return None;
         }
     };
-    // A port is opened with the first context, by which it is taken.
+    // A port is opened with the first context, by which it is taken, and so is a place at a backend.
     if config.port.is_none()
+        && config.split.is_none()
         && let Err(error) = crate::place::open_card(&config.wanted())
     {
         say(error);

@@ -220,8 +220,8 @@ pub(super) unsafe fn create(pd: *mut Pd, attr: &mut QpInitAttr, general: bool) -
             error.errno()
         }),
     }).inspect_err(|errno| {
-        if opened.place.config().in_card && matches!(*errno, libc::ENOMEM | libc::EDQUOT) {
-            say_limit("the engine in the card gives a program no more queue pairs, or memory for them: 1,024 at most (docs/rdma.md)");
+        if opened.place.config().is_outside() && matches!(*errno, libc::ENOMEM | libc::EDQUOT) {
+            say_limit("the engine outside gives a program no more queue pairs, or memory for them: 1,024 at most (docs/rdma.md)");
         }
     })?;
     attr.cap = caps(&granted);

@@ -1,28 +1,28 @@
-//! The engine in the card (`place=card`): objects by its socket, work and completions by rings in shared memory.
+//! The engine outside of this process, in a card (`place=card`) or in a backend of the split driver (`split=`): objects by a [`Door`], work and
+//! completions by rings in shared memory.
 //!
-//! Memory of the program becomes shared memory where it lies (decision 58), and its file goes to the card with the region.
+//! Memory of the program becomes shared memory where it lies (decision 58), and its file goes to the engine with the region.
 
+use super::door::{Door, Ears, Refused, Shown};
 use super::running::DEVICE_FATAL;
 use super::{Place, Running};
 use crate::address::Address;
 use crate::config::Config;
-use millrace_dma::{Adopter, Protection, Region, Scope};
+use millrace_dma::Scope;
 use millrace_link::LinkError;
 use millrace_rdma::cm::address::ServiceId;
 use millrace_rdma::engine::SharedReceiveQuery;
-use millrace_rdma::memory::{ProtectionDomain, Reached, Registered, Source, Way, WindowType};
+use millrace_rdma::memory::{ProtectionDomain, Reached, Registered, Source, WindowType};
 use millrace_rdma::number::{Gid, Key, Qpn};
-use millrace_rdma::served::{Full, ID_BITS, Program, SHARED_LEN, queue_lines};
+use millrace_rdma::served::{Full, ID_BITS, Program};
 use millrace_rdma::transport::{Attributes, Capabilities, Event, Init, Query, State};
 use millrace_rdma::work::{Access, Completion, Data, Piece, Request};
-use millrace_served::wire::{self, Bytes, Parts, Register, Reregister, Welcome, Words, qpn};
-use millrace_served::{CallError, Client, bell, socket_of};
+use millrace_served::bell;
+use millrace_served::wire::{self, Bytes, Parts, Welcome, Words, qpn};
 use rustc_hash::FxHashMap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::io::Errno;
+use rustix::fd::AsFd;
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -33,13 +33,10 @@ const EVENTS: usize = 64;
 /// How long the thread that waits for events sleeps, to learn that the place has ended.
 const ASLEEP: Duration = Duration::from_millis(100);
 
-/// A connection with the engine in the card.
+/// A connection with the engine.
 pub(crate) struct InCard {
-    client: Client,
+    door: Door,
     program: Program,
-    to_card: OwnedFd,
-    /// By which the card wakes this process.
-    bell: Arc<OwnedFd>,
     welcome: Welcome,
     pairs: FxHashMap<Qpn, Pair>,
     shared: FxHashMap<u32, SharedReceiveQuery>,
@@ -68,47 +65,48 @@ pub(super) fn scope(config: &Config) -> Scope {
 }
 
 impl InCard {
-    /// Calls the engine of the card that is wanted.
+    /// Calls the engine that is wanted.
     pub fn open(config: &Config) -> Result<Self, LinkError> {
-        if config.port.is_some() || config.ip.is_some() || config.mac.is_some() {
-            let problem = "it has neither port= nor ip= nor mac=: the card says who its programs are";
+        let place = if config.split.is_some() { "split=" } else { "place=card" };
+        if config.split.is_some() && (config.in_card || config.card.is_some()) {
+            let problem =
+                "split= names a backend, whose engine is used: place=card and the name of a card go without it";
             return Err(LinkError::Place(problem.to_owned()));
+        }
+        if config.port.is_some() || config.ip.is_some() || config.mac.is_some() {
+            let problem =
+                format!("{place}: it has neither port= nor ip= nor mac=: the other side says who its programs are");
+            return Err(LinkError::Place(problem));
         }
         if config.tx.is_some() || config.rx.is_some() || !config.local || !config.helper || !config.extended {
-            let problem = "tx=, rx=, local=off, helper=off and extended=off are about an engine in the program: without place=card they do something";
-            return Err(LinkError::Place(problem.to_owned()));
+            let problem = format!(
+                "{place}: tx=, rx=, local=off, helper=off and extended=off are about an engine in the program: without it they do something"
+            );
+            return Err(LinkError::Place(problem));
         }
         if config.adopts_nothing {
-            let problem = "adopt=off: the card reaches registered memory because it becomes shared memory. Leave it out, or use place=library";
-            return Err(LinkError::Place(problem.to_owned()));
+            let problem = format!(
+                "{place}: adopt=off: the other side reaches registered memory because it becomes shared memory. Leave it out, or use place=library"
+            );
+            return Err(LinkError::Place(problem));
         }
-        let device = super::open_card(&config.wanted())?;
-        let name = device.name().to_owned();
-        let failed = |why: String| LinkError::Place(format!("the card {name}: {why}"));
-        let path = name.strip_prefix("unix:").map(|path| path.split(',').next().unwrap_or(path));
-        let path = path.ok_or_else(|| failed("it is in this process".to_owned()))?;
-        let client = Client::connect(&socket_of(Path::new(path))).map_err(|error| failed(why_no_engine(error)))?;
-        let told = client.call(&wire::Request::Hello, &[]).map_err(|error| match error {
-            CallError::Refused(errno) => failed(why_no_engine(Errno::from_raw_os_error(errno))),
-            error => failed(error.to_string()),
-        })?;
-        let nonsense = || failed(CallError::Version.to_string());
-        let (mut words, fds) = told;
-        let welcome = Welcome::read(&mut words).ok_or_else(nonsense)?;
-        let mut fds = fds.into_iter();
-        let mut next = || fds.next().ok_or_else(nonsense);
-        let (shared, to_card, bell) = (next()?, next()?, next()?);
-        // With it memory can be adopted without a right of this program's own.
-        if let Some(device) = fds.next() {
-            Adopter::hand_over(device);
-        }
-        let shared =
-            Region::map(shared, SHARED_LEN, Protection::ReadWrite, false).map_err(|error| failed(error.to_string()))?;
-        let program = Program::new(shared.window()).map_err(|error| failed(error.to_string()))?;
+        let (door, program, welcome) = Door::open(config)?;
         let (pairs, shared, regions, queues) = Default::default();
-        let bell = Arc::new(bell);
         let (domain, first_id, is_gone) = (None, 0, false);
-        Ok(Self { client, program, to_card, bell, welcome, pairs, shared, regions, queues, domain, first_id, is_gone })
+        Ok(Self { door, program, welcome, pairs, shared, regions, queues, domain, first_id, is_gone })
+    }
+
+    /// What the engine is called, for people.
+    pub fn engine(&self) -> &'static str {
+        self.door.engine()
+    }
+
+    /// The name of this place.
+    pub fn place(&self) -> &'static str {
+        match self.door {
+            Door::Card(_) => "card",
+            Door::Guest(_) => "split",
+        }
     }
 
     /// Who all programs of the card are.
@@ -123,14 +121,13 @@ impl InCard {
     }
 
     /// What the card has counted, as JSON, if it is there.
-    pub fn counters(&self) -> Option<String> {
-        let told = self.client.show(0).ok().filter(|_| !self.is_gone)??;
-        String::from_utf8(told).ok()
+    pub fn counters(&mut self) -> Option<String> {
+        if self.is_gone { None } else { self.door.counters() }
     }
 
     /// The MAC address that leads to `gid`, if it is known; otherwise the card asks for it if it is to.
     pub fn look_up(&mut self, gid: Gid, asks: bool) -> Result<Option<[u8; 6]>, i32> {
-        let (mut words, _) = self.call(&wire::Request::Resolve(gid, asks), &[])?;
+        let mut words = self.call(&wire::Request::Resolve(gid, asks))?;
         match (words.word(), words.mac()) {
             (Some(0), _) => Ok(None),
             (Some(1), Some(mac)) => Ok(Some(mac)),
@@ -143,22 +140,24 @@ impl InCard {
         self.is_gone
     }
 
-    fn call(&mut self, request: &wire::Request, fds: &[BorrowedFd<'_>]) -> Result<(Words, Vec<OwnedFd>), i32> {
+    fn call(&mut self, request: &wire::Request) -> Result<Words, i32> {
+        self.ask(|door| door.call(request))
+    }
+
+    fn ask<R>(&mut self, ask: impl FnOnce(&mut Door) -> Result<R, Refused>) -> Result<R, i32> {
         if self.is_gone {
             return Err(libc::EIO);
         }
-        self.client.call(request, fds).map_err(|error| {
-            // After an answer that was late or nonsense, the next one would be taken for another's.
-            if !matches!(error, CallError::Refused(_)) {
+        ask(&mut self.door).map_err(|Refused { errno, is_over }| {
+            if is_over {
                 self.give_up();
             }
-            error.errno()
+            errno
         })
     }
 
     fn number(&mut self, request: &wire::Request) -> Result<u32, i32> {
-        let (mut words, _) = self.call(request, &[])?;
-        words.word().and_then(|word| u32::try_from(word).ok()).ok_or(libc::EPROTO)
+        self.call(request)?.word().and_then(|word| u32::try_from(word).ok()).ok_or(libc::EPROTO)
     }
 
     pub fn create_domain(&mut self) -> Result<ProtectionDomain, i32> {
@@ -166,37 +165,28 @@ impl InCard {
     }
 
     pub fn destroy_domain(&mut self, domain: ProtectionDomain) -> Result<(), i32> {
-        self.call(&wire::Request::DestroyDomain(domain), &[]).map(drop)
+        self.call(&wire::Request::DestroyDomain(domain)).map(drop)
     }
 
     pub fn create_queue(&mut self, depth: u32) -> Result<u32, i32> {
-        let (mut words, fds) = self.call(&wire::Request::CreateQueue(depth), &[])?;
-        let number = words.word().and_then(|word| u32::try_from(word).ok()).ok_or(libc::EPROTO)?;
-        let [fd] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| libc::EPROTO)?;
-        let added = ring(fd, depth)
-            .and_then(|region| self.program.add_queue(number, depth, region.window()).map_err(|_| libc::EPROTO));
-        if added.is_err() {
-            let _ = self.call(&wire::Request::DestroyQueue(number), &[]);
+        let (number, ring) = self.ask(|door| door.create_queue(depth))?;
+        if self.program.add_queue(number, depth, &ring).is_err() {
+            let _ = self.call(&wire::Request::DestroyQueue(number));
+            self.door.forget_queue(number);
+            return Err(libc::EPROTO);
         }
-        added.map(|()| {
-            self.queues.push(number);
-            number
-        })
+        self.queues.push(number);
+        Ok(number)
     }
 
     pub fn resize_queue(&mut self, queue: u32, depth: u32) -> Result<u32, i32> {
-        let (_, fds) = self.call(&wire::Request::ResizeQueue(queue, depth), &[])?;
-        let [fd] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| libc::EPROTO)?;
-        // The card writes to nothing else any more: what cannot be read is the end.
-        let added = ring(fd, depth)
-            .and_then(|region| self.program.resize_queue(queue, depth, region.window()).map_err(|_| libc::EPROTO));
-        match added {
-            Ok(()) => Ok(depth),
-            Err(error) => {
-                self.give_up();
-                Err(error)
-            }
+        let ring = self.ask(|door| door.resize_queue(queue, depth))?;
+        // The engine writes to nothing else any more: what cannot be read is the end.
+        if self.program.resize_queue(queue, depth, &ring).is_err() {
+            self.give_up();
+            return Err(libc::EPROTO);
         }
+        Ok(depth)
     }
 
     pub fn create_window(&mut self, domain: ProtectionDomain, kind: WindowType) -> Result<Key, i32> {
@@ -208,7 +198,7 @@ impl InCard {
     }
 
     pub fn forget_window_key(&mut self, rkey: Key) {
-        let _ = self.call(&wire::Request::ForgetWindowKey(rkey), &[]);
+        let _ = self.call(&wire::Request::ForgetWindowKey(rkey));
     }
 
     pub fn destroy_window(&mut self, window: Key) -> Result<(), i32> {
@@ -218,13 +208,16 @@ impl InCard {
     pub fn destroy_queue(&mut self, queue: u32) -> Result<(), i32> {
         self.gone_is_done(&wire::Request::DestroyQueue(queue))?;
         self.program.remove_queue(queue);
+        if !self.is_gone {
+            self.door.forget_queue(queue);
+        }
         self.queues.retain(|one| *one != queue);
         Ok(())
     }
 
     /// Destroys something; what a card had that has gone is gone, too.
     fn gone_is_done(&mut self, request: &wire::Request) -> Result<(), i32> {
-        match self.call(request, &[]) {
+        match self.call(request) {
             Err(_) if self.is_gone => Ok(()),
             other => other.map(drop),
         }
@@ -243,7 +236,7 @@ impl InCard {
     }
 
     pub fn set_limit(&mut self, shared: u32, limit: u32) -> Result<(), i32> {
-        self.call(&wire::Request::SetLimit(shared, limit), &[])?;
+        self.call(&wire::Request::SetLimit(shared, limit))?;
         self.shared.entry(shared).and_modify(|query| query.limit = limit);
         Ok(())
     }
@@ -260,7 +253,7 @@ impl InCard {
     }
 
     pub fn create_pair(&mut self, init: &Init) -> Result<(Qpn, Capabilities), i32> {
-        let (mut words, _) = self.call(&wire::Request::CreatePair(*init), &[])?;
+        let mut words = self.call(&wire::Request::CreatePair(*init))?;
         if init.general {
             self.first_id = words.word().and_then(|word| u32::try_from(word).ok()).ok_or(libc::EPROTO)?;
         }
@@ -279,7 +272,7 @@ impl InCard {
     /// Calls of a service are for this program from now on.
     pub fn offer(&mut self, service: ServiceId) -> Result<(), i32> {
         // Ports are given back at once: there is nothing to wait for.
-        let offered = self.call(&wire::Request::Offer(service), &[]).map(drop);
+        let offered = self.call(&wire::Request::Offer(service)).map(drop);
         offered.map_err(|error| if error == libc::EAGAIN { libc::ENOMEM } else { error })
     }
 
@@ -289,7 +282,7 @@ impl InCard {
     }
 
     pub fn modify_pair(&mut self, number: Qpn, told: &Attributes) -> Result<State, i32> {
-        let (mut words, _) = self.call(&wire::Request::ModifyPair(number, *told), &[])?;
+        let mut words = self.call(&wire::Request::ModifyPair(number, *told))?;
         let state = words.word().and_then(wire::state).ok_or(libc::EPROTO)?;
         let pair = self.pairs.get_mut(&number).ok_or(libc::EPROTO)?;
         pair.state = state;
@@ -301,7 +294,7 @@ impl InCard {
     }
 
     pub fn query_pair(&mut self, number: Qpn) -> Result<Query, i32> {
-        let (mut words, _) = self.call(&wire::Request::QueryPair(number), &[])?;
+        let mut words = self.call(&wire::Request::QueryPair(number))?;
         let draining = words.word().ok_or(libc::EPROTO)? == 1;
         let attributes = words.attributes().ok_or(libc::EPROTO)?;
         let init = self.pairs.get(&number).ok_or(libc::EPROTO)?.init;
@@ -346,8 +339,8 @@ impl InCard {
         }
     }
 
-    fn ring(&self) {
-        bell::ring_card(&self.to_card);
+    fn ring(&mut self) {
+        self.door.ring();
     }
 
     /// Whether the queue pair takes such a request: what can be known here is said at once.
@@ -446,7 +439,7 @@ impl InCard {
     /// tells everybody.
     fn give_up(&mut self) {
         self.is_gone = true;
-        let _ = rustix::net::shutdown(self.client.fd(), rustix::net::Shutdown::Both);
+        self.door.hang_up();
     }
 
     fn take_event(&mut self) -> Option<Event> {
@@ -475,9 +468,8 @@ impl Running {
     fn lose_card(&mut self) {
         let Some(card) = self.card.as_mut() else { return };
         card.is_gone = true;
-        crate::boundary::say(
-            "the engine in the card is gone. Start the card (`millrace card --rdma-cpu`) and open the device again",
-        );
+        let (engine, start) = (card.door.engine(), card.door.start());
+        crate::boundary::say(format_args!("{engine} is gone. Start {start} and open the device again"));
         let queues = card.queues.iter().map(|queue| Event::Completion(*queue));
         let all: Vec<Event> = queues.chain(card.pairs.keys().map(|pair| Event::QueuePairFatal(*pair))).collect();
         all.into_iter().for_each(|event| self.tell(event));
@@ -492,8 +484,7 @@ impl Running {
         access: Access,
     ) -> Result<Registered, i32> {
         let held = self.hold(memory, access)?;
-        let asked = |bytes| wire::Request::Register(Register { domain, access, bytes });
-        let made = self.show_card(memory, held, asked);
+        let made = self.show_card(memory, held, |door, shown| door.register(domain, access, shown));
         self.keep_held(held, made)
     }
 
@@ -505,17 +496,16 @@ impl Running {
         domain: Option<ProtectionDomain>,
         access: Option<Access>,
     ) -> Result<Registered, i32> {
-        let change = |bytes| wire::Request::Reregister(Reregister { key, domain, access, bytes });
         let old = self.card.as_ref().and_then(|card| card.regions.get(&key).copied()).ok_or(libc::EINVAL)?;
         let Some(memory) = memory else {
             let card = self.card.as_mut().ok_or(libc::EIO)?;
-            let made = keys(card.call(&change(None), &[])?.0)?;
+            let made = card.ask(|door| door.reregister(key, domain, access, None))?;
             card.regions.remove(&key);
             card.regions.insert(made.lkey, old);
             return Ok(made);
         };
         let held = self.hold(memory, access.unwrap_or(Access::LOCAL_WRITE))?;
-        let made = self.show_card(memory, held, |bytes| change(Some(bytes)));
+        let made = self.show_card(memory, held, |door, shown| door.reregister(key, domain, access, Some(shown)));
         let made = self.keep_held(held, made)?;
         if let Some(card) = &mut self.card {
             card.regions.remove(&key);
@@ -545,18 +535,18 @@ impl Running {
         &mut self,
         memory: &OwnMemory,
         held: Key,
-        request: impl FnOnce(Bytes) -> wire::Request,
+        ask: impl FnOnce(&mut Door, &Shown<'_>) -> Result<Registered, Refused>,
     ) -> Result<Registered, i32> {
         let (first, end) = memory.pages()?;
         let reached = self.engine.memory().regions.reached(held).map_err(|_| libc::EFAULT)?;
         let Some(parts) = parts_of(&reached, first, end) else {
-            memory.say_why_not(&reached);
+            let place = self.card.as_ref().map_or("", |card| card.door.engine());
+            memory.say_why_not(place, &reached);
             return Err(libc::EFAULT);
         };
         let bytes = Bytes { parts, skip: (memory.address - first) as u32, len: memory.len, base: memory.base };
-        let fds: Vec<_> = reached.pieces.iter().map(|piece| piece.file.fd()).collect();
-        let card = self.card.as_mut().ok_or(libc::EIO)?;
-        keys(card.call(&request(bytes), &fds)?.0)
+        let shown = Shown { reached: &reached, bytes };
+        self.card.as_mut().ok_or(libc::EIO)?.ask(|door| ask(door, &shown))
     }
 
     /// What is held here belongs to the region that the card has made, or to nobody.
@@ -575,7 +565,10 @@ impl Running {
 
     pub fn deregister_in_card(&mut self, key: Key) -> Result<(), i32> {
         let card = self.card.as_mut().ok_or(libc::EIO)?;
-        card.gone_is_done(&wire::Request::Deregister(key))?;
+        match card.ask(|door| door.deregister(key)) {
+            Err(_) if card.is_gone => {}
+            other => other?,
+        }
         match card.regions.remove(&key) {
             Some(held) => {
                 self.engine.memory().regions.deregister(held).map_err(|error| crate::boundary::errno_of(&error))
@@ -602,7 +595,7 @@ impl OwnMemory {
         Ok((self.address & !(PAGE - 1), end))
     }
 
-    fn say_why_not(&self, reached: &Reached) {
+    fn say_why_not(&self, engine: &str, reached: &Reached) {
         let Self { address, len, .. } = self;
         let why = match (&reached.error, reached.left.first()) {
             (Some(error), _) => error.to_string(),
@@ -610,33 +603,8 @@ impl OwnMemory {
             (None, None) => "it is in too many pieces, or in files that can shrink".to_owned(),
         };
         crate::boundary::say(format_args!(
-            "place=card: {len} bytes at {address:#x} cannot be shared with the card: {why}. \
-             place=library needs no shared memory"
+            "{len} bytes at {address:#x} cannot be shared with {engine}: {why}. place=library needs no shared memory"
         ));
-    }
-}
-
-/// The two keys of a region, as the card says them.
-fn keys(mut words: Words) -> Result<Registered, i32> {
-    let mut key = || words.word().and_then(|word| u32::try_from(word).ok()).map(Key::new);
-    let (lkey, rkey) = key().zip(key()).ok_or(libc::EPROTO)?;
-    Ok(Registered { lkey, rkey, way: Way::Shared })
-}
-
-/// The ring of a completion queue.
-fn ring(fd: OwnedFd, depth: u32) -> Result<Region, i32> {
-    let len = millrace_rdma::served::ring_len(queue_lines(depth));
-    Region::map(fd, len, Protection::ReadWrite, false).map_err(|_| libc::ENOMEM)
-}
-
-fn why_no_engine(error: Errno) -> String {
-    match error {
-        Errno::NOENT | Errno::CONNREFUSED => "it has no engine for programs: start it with --rdma-cpu".to_owned(),
-        Errno::ACCESS | Errno::PERM => {
-            "this user may not use its engine: the card's administrator can allow it with --grant user:NAME=rdma; or use place=library".to_owned()
-        }
-        Errno::USERS => "this process, or this user, has as many connections with its engine as there may be".to_owned(),
-        error => format!("its engine cannot be called: {error}"),
     }
 }
 
@@ -656,24 +624,28 @@ fn parts_of(reached: &Reached, first: u64, end: u64) -> Option<Parts> {
 pub(super) fn start(place: &Arc<Place>) -> std::io::Result<()> {
     let found = place.with(|running| {
         let card = running.card.as_ref().ok_or(libc::EIO)?;
-        Ok((card.bell.clone(), rustix::io::fcntl_dupfd_cloexec(card.client.fd(), 0).map_err(|_| libc::EMFILE)?))
+        card.door.ears().map_err(|error| error.raw_os_error())
     });
-    let (bell, link) = found.map_err(std::io::Error::from_raw_os_error)?;
+    let ears = found.map_err(std::io::Error::from_raw_os_error)?;
     let place = Arc::downgrade(place);
-    std::thread::Builder::new().name("millrace-verbs".to_owned()).spawn(move || run(&place, &bell, &link)).map(drop)
+    std::thread::Builder::new().name("millrace-verbs".to_owned()).spawn(move || run(&place, &ears)).map(drop)
 }
 
-fn run(place: &Weak<Place>, bell: &OwnedFd, link: &OwnedFd) {
+fn run(place: &Weak<Place>, ears: &Ears) {
+    let Ears { bell, link, nudge } = ears;
     let mut may_sleep = false;
     loop {
         let most = if may_sleep { ASLEEP } else { Duration::ZERO };
         let most = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
-        let mut fds = [PollFd::new(bell, PollFlags::IN), PollFd::new(link, PollFlags::RDHUP)];
+        let mut fds = vec![PollFd::new(bell, PollFlags::IN), PollFd::new(link, PollFlags::RDHUP)];
+        fds.extend(nudge.iter().map(|nudge| PollFd::from_borrowed_fd(nudge.as_fd(), PollFlags::IN)));
         let _ = poll(&mut fds, Some(&most));
         let has_gone = !fds[1].revents().is_empty();
         let Some(place) = place.upgrade() else { return };
-        bell::heard(bell);
         let told = place.with(|running| {
+            // Not before: whoever has the lock may wait for an answer, by the same bell.
+            bell::heard(bell);
+            nudge.iter().for_each(bell::heard_by_card);
             running.tell_of_card();
             if has_gone {
                 running.lose_card();

@@ -8,7 +8,7 @@
 //! There is one for all contexts of a process: it has one address. Whoever posts or polls moves the protocol on, in his own
 //! thread; when nobody does, a helper thread does.
 //!
-//! With `place=card` the engine is in the card, and this process posts to it and polls (`card`).
+//! With `place=card` the engine is in the card, and with `split=` in a backend of the split driver; this process posts to it and polls (`card`, `door`).
 //!
 //! * `frames`: packets into frames. `memory`: keys. `running`: what moves.
 //! * `local`: other processes of the same user on the same card, which are reached without frames.
@@ -16,6 +16,7 @@
 //!   programs are told of the device. `tap`: copies of packets for `millrace rdma capture`.
 
 pub(crate) mod card;
+mod door;
 mod events;
 mod frames;
 mod helper;
@@ -127,7 +128,7 @@ impl Place {
             return Ok(place);
         }
         let place = Arc::new(Self::open(config)?);
-        if config.in_card {
+        if config.is_outside() {
             card::start(&place).map_err(|error| LinkError::Thread(error.to_string()))?;
         } else if config.helper {
             let serving = place.listen();
@@ -142,11 +143,11 @@ impl Place {
 
     fn open(config: &Config) -> Result<Self, LinkError> {
         if let (Some(port), None) = (&config.port, config.ip)
-            && !config.in_card
+            && !config.is_outside()
         {
             return Err(LinkError::NoAddress(port.clone()));
         }
-        let (link, card) = match config.in_card {
+        let (link, card) = match config.is_outside() {
             true => (None, Some(InCard::open(config)?)),
             false => (Some(Link::open(&config.wanted())?), None),
         };
@@ -178,7 +179,7 @@ impl Place {
             Limits { domains: options.max_objects as usize, regions: limit, windows: limit, ..Limits::default() };
         let meeting = meeting(config, link.as_ref().and_then(Link::card));
         let is_met = meeting.as_ref().is_some_and(Meeting::is_met);
-        let adopt = if config.in_card { Some(card::scope(config)) } else { config.adopt.filter(|_| is_met) };
+        let adopt = if config.is_outside() { Some(card::scope(config)) } else { config.adopt.filter(|_| is_met) };
         let limits = Limits { adopt, ..limits };
         let mut memory = Reach::new(limits).map_err(|error| LinkError::Memory(error.to_string()))?;
         if is_met {
@@ -398,7 +399,7 @@ impl Place {
         if self.is_inherited() || events.is_any() || !events.waits() {
             return events.take(claim);
         }
-        let until = Instant::now() + if self.config.in_card { SPIN_BESIDE_CARD } else { SPIN };
+        let until = Instant::now() + if self.config.is_outside() { SPIN_BESIDE_CARD } else { SPIN };
         while !events.is_any() && Instant::now() < until {
             // Whoever holds it moves the protocol on as well.
             if let Ok(mut running) = self.running.try_lock() {
@@ -456,7 +457,7 @@ impl Place {
         if self.with(|running| Ok(running.is_down()))? {
             return Err(libc::EIO);
         }
-        if self.config.in_card {
+        if self.config.is_outside() {
             return self.with(|running| running.card.as_mut().ok_or(libc::EIO)?.look_up(gid, asks));
         }
         let find = |neighbours: &mut Neighbours| match asks {
@@ -485,8 +486,8 @@ impl Place {
             Err(libc::ENETUNREACH) => crate::boundary::say(format_args!(
                 "no way leads to the address {}: {}",
                 running::address(gid),
-                match self.config.in_card {
-                    true => "the engine of the card has no wire (--rdma-wire), or no address of that kind",
+                match self.config.is_outside() {
+                    true => "the engine that serves this program has no wire (--rdma-wire), or no address of that kind",
                     false => "this end has no address of that kind to ask from (ip=)",
                 }
             )),
@@ -497,8 +498,8 @@ impl Place {
 
     /// What has to be so that others are reached.
     fn what_leads_there(&self) -> String {
-        if self.config.in_card {
-            return " The engine of the card needs --rdma-wire, and with queue:N rules that lead ARP and its MAC address there".to_owned();
+        if self.config.is_outside() {
+            return " The engine that serves this program needs --rdma-wire, and with queue:N rules that lead ARP and its MAC address there".to_owned();
         }
         let own = self.with(|running| Ok(running.link.as_ref().filter(|link| !link.has_wire()).map(Link::number)));
         own.ok().flatten().map_or_else(String::new, |own| {
@@ -541,7 +542,7 @@ fn until_room<R>(mut ask: impl FnMut() -> Result<R, i32>) -> Result<R, i32> {
 /// How other processes are met, and `millrace rdma` is answered. Both is done by the helper thread. Where there is no card there is
 /// nobody to meet by it.
 fn meeting(config: &Config, device: Option<&str>) -> Option<Meeting> {
-    if !config.helper || config.in_card {
+    if !config.helper || config.is_outside() {
         return None;
     }
     match Meeting::new(device.filter(|_| config.local)) {
@@ -572,7 +573,7 @@ fn mtu(longest: usize, wanted: Option<u16>) -> Result<u16, LinkError> {
 fn in_card_mtu(wanted: Option<u16>, most: u16) -> u16 {
     if let Some(wanted) = wanted.filter(|wanted| *wanted > most) {
         crate::boundary::say(format_args!(
-            "mtu={wanted}: packets of the card's engine have {most} bytes at most (--rdma-mtu, --frame-max), and so have those of this program"
+            "mtu={wanted}: packets of the engine that serves this program have {most} bytes at most (--rdma-mtu, --frame-max), and so have those of this program"
         ));
     }
     wanted.map_or(most, |wanted| wanted.min(most))

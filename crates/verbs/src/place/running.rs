@@ -202,9 +202,8 @@ impl Running {
 
     /// How other ends were reached, for `report=on`.
     pub fn report(&mut self) -> String {
-        if self.card.is_some() {
-            return "the engine of the card moves the bytes, and counts for all of its programs: `millrace rdma stats`"
-                .to_owned();
+        if let Some(card) = &self.card {
+            return format!("{} moves the bytes, and counts for all of its programs", card.engine());
         }
         let Sessions { sent, received, short_sent, short_received, dropped, malformed, put_out, .. } = &self.sessions;
         let reached = self.engine.memory().peers.counts();

@@ -6,9 +6,10 @@ use millrace_rdma::show::counters;
 /// One line of JSON: counters of the transport, of frames that were no packets for this end, of the port, and of bytes that were copied.
 /// With the engine in a card, what the card has counted for all of its programs.
 pub(super) fn json(running: &mut Running) -> String {
-    if let Some(card) = &running.card {
-        let told = card.counters().map_or_else(String::new, |told| format!(",\"card\":{told}"));
-        return format!("{{\"command\":\"verbs\",\"place\":\"card\"{told}}}");
+    if let Some(card) = &mut running.card {
+        let place = card.place();
+        let told = card.counters().map_or_else(String::new, |told| format!(",\"{place}\":{told}"));
+        return format!("{{\"command\":\"verbs\",\"place\":\"{place}\"{told}}}");
     }
     let transport = counters(running.engine.counters().pairs());
     let (frames, port) = (counters(running.frames()), counters(running.port()));
