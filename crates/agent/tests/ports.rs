@@ -8,7 +8,9 @@ use millrace_agent::wire::Message;
 use millrace_agent::wire::action::Action;
 use millrace_agent::wire::error;
 use millrace_agent::wire::flow::FlowMod;
+use millrace_agent::wire::group::{Bucket, GroupMod, kind};
 use millrace_agent::wire::instruction::Instruction;
+use millrace_agent::wire::multipart::Question;
 use millrace_agent::wire::oxm::Oxm;
 use millrace_agent::wire::port::{PortMod, config, number};
 use std::time::Duration;
@@ -82,6 +84,29 @@ fn a_port_does_what_controllers_say() {
     world.said();
     world.switch.packet_in(heard(), &mut world.table);
     assert!(world.said().is_empty());
+}
+
+#[test]
+fn who_asks_what_ports_have_had_keeps_no_change_from_others() {
+    let mut world = World::new();
+    world.join(2);
+    let bucket = |port| Bucket { weight: 0, watch_port: port, watch_group: 0xffff_ffff, actions: vec![output(port)] };
+    let (kind, buckets) = (kind::FAST_FAILOVER, vec![bucket(1), bucket(2)]);
+    assert_eq!(world.refused(&Message::GroupMod(GroupMod { command: 0, kind, group: 1, buckets })), None);
+    assert_eq!(world.refused(&Message::FlowMod(flow(1, ip(), vec![Action::Group(1)]))), None);
+    // Two controllers hear of each port that has changed.
+    for (question, down, output, times) in [
+        (Question::PortStats(number::ANY), vec![0], "output:1", 2),
+        (Question::Queue(number::LOCAL, u32::MAX), vec![1], "output:0", 4),
+    ] {
+        world.table.down = down;
+        world.send(2, &Message::MultipartRequest(0, question));
+        let told = world.said().iter().filter(|said| matches!(said, Message::PortStatus(_))).count();
+        assert_eq!(told, times);
+        assert!(world.rules()[0].ends_with(output), "{:?}", world.rules());
+        world.switch.look_at_ports(&mut world.table);
+        assert!(world.said().is_empty(), "once is enough");
+    }
 }
 
 /// A switch with ports 10, whose other end is 192.0.2.2, and 11, whose other end entries name; both by port 3.

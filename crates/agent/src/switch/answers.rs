@@ -184,7 +184,7 @@ impl Switch {
     }
 
     fn port_stats(&mut self, wanted: u32, datapath: &mut dyn Datapath) -> Result<Vec<PortStats>, Refusal> {
-        self.read_ports(datapath);
+        self.look_at_ports(datapath);
         self.count_tunnels(datapath);
         let lifetime = Lifetime::of_ns(self.now.as_nanos() as u64);
         let all = self.ports.iter().map(|port| {
@@ -204,7 +204,7 @@ impl Switch {
     }
 
     fn queue_stats(&mut self, port: u32, wanted: u32, datapath: &mut dyn Datapath) -> Result<Vec<QueueStats>, Refusal> {
-        self.read_ports(datapath);
+        self.look_at_ports(datapath);
         if port != number::LOCAL && port != number::ANY {
             let known = self.ports.iter().any(|known| known.port + 1 == port);
             return if known { Err(queue_op::BAD_QUEUE) } else { Err(queue_op::BAD_PORT) };

@@ -25,7 +25,7 @@ const LATE: Duration = Duration::from_secs(32);
 
 impl Switch {
     /// Reads ports and queues; without an answer they stay as they are known.
-    pub(super) fn read_ports(&mut self, datapath: &mut dyn Datapath) -> Vec<PortInfo> {
+    fn read_ports(&mut self, datapath: &mut dyn Datapath) -> Vec<PortInfo> {
         let Ok((mut ports, queues)) = datapath.ports() else { return self.ports.clone() };
         ports.extend(self.tunnels.iter().map(|tunnel| tunnel.info(&ports)).collect::<Vec<_>>());
         self.port_numbers = ports.iter().map(|port| port.port).collect();
@@ -51,7 +51,8 @@ impl Switch {
         }
     }
 
-    /// Looks at the ports: tells controllers of what has changed, and lets entries follow. Asked from time to time.
+    /// Looks at the ports: tells controllers of what has changed, and lets entries follow. Asked from time to time, and whenever somebody asks what ports have
+    /// had: whoever reads them has to do this, as what he finds is nothing new afterwards.
     pub fn look_at_ports(&mut self, datapath: &mut dyn Datapath) {
         self.settle(datapath);
         let (queues, live) = (self.queues.len(), self.live.clone());
