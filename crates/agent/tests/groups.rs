@@ -100,6 +100,9 @@ fn a_port_without_weight_is_out_of_use_and_one_that_is_watched_counts() {
     };
     assert_eq!(change(vec![weighty(1, 1), weighty(2, 0)]), (vec![0], true));
     assert_eq!(change(vec![weighty(1, 1), weighty(2, 1), weighty(3, 0)]), (vec![0, 1], true));
+    // The host is always there.
+    let of_host = Bucket { watch_port: number::LOCAL, ..weighty(1, 1) };
+    assert_eq!(change(vec![of_host, weighty(2, 1)]), (vec![0, 1], true));
     // A port whose bucket watches another one goes with that.
     change(vec![Bucket { watch_port: 3, ..weighty(1, 1) }, weighty(2, 1)]);
     world.table.down = vec![2];
@@ -111,6 +114,31 @@ fn a_port_without_weight_is_out_of_use_and_one_that_is_watched_counts() {
     world.table.down = vec![];
     world.switch.look_at_ports(&mut world.table);
     assert!(!world.table.last.iter().any(|change| matches!(change, Change::Group(..))), "{:?}", world.table.last);
+}
+
+#[test]
+fn what_a_bucket_watches_is_obeyed_or_refused() {
+    let mut world = World::new();
+    let mut refused = |buckets: &[Bucket]| {
+        let group = GroupMod { command: 0, kind: kind::SELECT, group: 9, buckets: buckets.to_vec() };
+        let refused = world.refused(&Message::GroupMod(group));
+        world.refused(&Message::GroupMod(GroupMod { command: 2, kind: kind::SELECT, group: 9, buckets: vec![] }));
+        refused
+    };
+    let vain = Some(error::group_mod::WATCH_UNSUPPORTED);
+    // Liveness of groups is known nowhere.
+    assert_eq!(refused(&[Bucket { watch_group: 7, ..weighty(1, 1) }, weighty(2, 1)]), vain);
+    assert_eq!(refused(&[Bucket { watch_group: 7, ..weighty(1, 1) }]), vain);
+    // Among ports, ports are watched.
+    assert_eq!(refused(&[Bucket { watch_port: 3, ..weighty(1, 1) }, weighty(2, 1)]), None);
+    // Queues of the host are chosen whatever becomes of a port.
+    let queue = |queue| Bucket { actions: vec![Action::SetQueue(queue), output(number::LOCAL)], ..weighty(1, 1) };
+    assert_eq!(refused(&[queue(0), queue(1)]), None);
+    assert_eq!(refused(&[Bucket { watch_port: number::LOCAL, ..queue(0) }, queue(1)]), None);
+    assert_eq!(refused(&[Bucket { watch_port: 1, ..queue(0) }, queue(1)]), vain);
+    // Of one bucket nothing is chosen; where it sends to the port that it watches, it makes no difference.
+    assert_eq!(refused(&[Bucket { watch_port: 1, ..weighty(1, 1) }]), None);
+    assert_eq!(refused(&[Bucket { watch_port: 2, ..weighty(1, 1) }]), vain);
 }
 
 #[test]

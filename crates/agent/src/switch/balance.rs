@@ -4,6 +4,7 @@ use super::fields::port_of;
 use super::groups::{MOST_BUCKETS, Spread, table};
 use crate::wire::action::Action;
 use crate::wire::group::Bucket;
+use crate::wire::port::number;
 use millrace_flow::rss::{GroupSpec, MAX_TABLE, MICROSOFT_KEY};
 use std::sync::LazyLock;
 
@@ -52,7 +53,8 @@ fn shares(buckets: &[Bucket], ports: &Ports<'_>) -> Option<Vec<Share>> {
     let is_alive = |port| ports.live.contains(&port) && !ports.closed.contains(&port);
     let share = |bucket: &Bucket| {
         let port = port(bucket)?;
-        let watched = port_of(bucket.watch_port).is_none_or(is_alive);
+        // The host is always there.
+        let watched = bucket.watch_port == number::LOCAL || port_of(bucket.watch_port).is_none_or(is_alive);
         Some(Share { port: port.try_into().ok()?, weight: bucket.weight, is_alive: watched && is_alive(port) })
     };
     buckets.iter().filter(|bucket| bucket.weight > 0).map(share).collect()

@@ -7,8 +7,9 @@ use crate::wire::error::{Refusal, group_mod as refused};
 use crate::wire::group::{Bucket, GroupDesc, kind};
 use crate::wire::port::number;
 use millrace_flow::Key;
-use millrace_flow::rss::{GroupSpec, MAX_TABLE, MICROSOFT_KEY};
+use millrace_flow::rss::{self, GroupSpec, MAX_TABLE, MICROSOFT_KEY};
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 /// Most groups.
@@ -21,6 +22,10 @@ const MOST_ACTIONS: usize = 1024;
 
 /// Most buckets and actions of all groups together: some 60 MiB.
 const MOST_PARTS: usize = 1 << 20;
+
+/// The hash by which all groups choose: made once, as each packet of a controller asks for it.
+static HASH: LazyLock<Option<rss::Group>> =
+    LazyLock::new(|| rss::Group::new(&GroupSpec::spread(&MICROSOFT_KEY, 1, 1)).ok());
 
 /// A group.
 #[derive(Clone, Debug, PartialEq)]
@@ -115,6 +120,8 @@ impl Group {
             kind::ALL => {}
             kind::INDIRECT if desc.buckets.len() == 1 => {}
             kind::INDIRECT => return Err(refused::INVALID_GROUP),
+            // The datapath chooses by itself, and looks at ports only.
+            kind::SELECT if desc.buckets.iter().any(watches_group) => return Err(refused::WATCH_UNSUPPORTED),
             kind::SELECT => {
                 spread = match balance(&desc.buckets, ports) {
                     None => select(&desc.buckets, queues)?.map(Spread::Queues),
@@ -123,6 +130,10 @@ impl Group {
             }
             kind::FAST_FAILOVER => watched(&desc.buckets)?,
             _ => return Err(refused::BAD_TYPE),
+        }
+        let by_liveness = matches!(spread, Some(Spread::Ports { .. }));
+        if desc.kind == kind::SELECT && !by_liveness && desc.buckets.iter().any(watches_other) {
+            return Err(refused::WATCH_UNSUPPORTED);
         }
         if desc.kind != kind::SELECT && desc.buckets.iter().any(|bucket| bucket.weight > 1) {
             return Err(refused::WEIGHT_UNSUPPORTED);
@@ -133,8 +144,8 @@ impl Group {
     /// The port that it chooses for a packet, if it chooses among ports.
     pub(super) fn port_of(&self, key: &Key) -> Option<u32> {
         let Some(Spread::Ports { spec, .. }) = &self.spread else { return None };
-        let group = millrace_flow::rss::Group::new(spec).ok()?;
-        Some(group.queue(group.hash(key)).into())
+        let hash = HASH.as_ref()?.hash(key).unwrap_or(0) as usize;
+        spec.table.get(hash & spec.table.len().checked_sub(1)?).map(|port| (*port).into())
     }
 
     /// Whether it is a group of the datapath.
@@ -165,10 +176,23 @@ impl Group {
     }
 }
 
+/// Whether a bucket is as alive as another group.
+fn watches_group(bucket: &Bucket) -> bool {
+    bucket.watch_group != crate::wire::group::number::ANY
+}
+
+/// Whether a bucket is as alive as a port to which it does not send: where it sends to that alone, nothing leaves while the port is down.
+fn watches_other(bucket: &Bucket) -> bool {
+    let sends_there = matches!(bucket.actions[..], [Action::Output { port, .. }] if port == bucket.watch_port);
+    // The host is always there.
+    let may_go = bucket.watch_port != number::LOCAL && super::fields::port_of(bucket.watch_port).is_some();
+    may_go && !sends_there
+}
+
 /// Every bucket of a group that goes by liveness watches a port.
 fn watched(buckets: &[Bucket]) -> Result<(), Refusal> {
     for bucket in buckets {
-        if bucket.watch_group != crate::wire::group::number::ANY {
+        if watches_group(bucket) {
             return Err(refused::WATCH_UNSUPPORTED);
         }
         if super::fields::port_of(bucket.watch_port).is_none() {
