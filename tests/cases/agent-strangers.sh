@@ -12,7 +12,7 @@ chmod 755 "$scratch" "$scratch/millrace"
 folder=$scratch/for-all
 mkdir "$folder"
 chmod 1777 "$folder"
-mine=$folder/millrace-agent-7777
+control=$folder/millrace-7777-agent-7777.sock
 victim=(setpriv --reuid 7777 --regid 7777 --clear-groups env -i TMPDIR="$folder" PATH=/usr/bin:/bin "$scratch/millrace")
 background card "${victim[@]}" card --port null --queues 2
 card=$started
@@ -36,7 +36,7 @@ chown 7778 "$state"
 refused "no regular file"
 rm "$state"
 
-python3 - "$folder/millrace-agent-$card-7777.lock" "$mine.sock" >"$scratch/stranger" <<'P' &
+python3 - "$folder/millrace-agent-$card-7777.lock" "$control" >"$scratch/stranger" <<'P' &
 import fcntl, os, socket, sys, time
 os.umask(0)
 lock = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR, 0o666)
@@ -66,12 +66,31 @@ ended "$agent" 20
 kill "$stranger"
 
 # Without strangers all of it is there.
-rm -f "$mine.sock" "$folder/millrace-agent-$card-7777.lock"
+rm -f "$control" "$folder/millrace-agent-$card-7777.lock"
 background alone "${victim[@]}" agent --listen ptcp:6698:127.0.0.1
 agent=$started
 await 20 "${victim[@]}" agent status >"$scratch/said" 2>&1 || fail "the agent does not answer: $(cat "$scratch/said" "$scratch/alone.log")"
 [ "$(stat -c %u "$state")" -eq 7777 ] || fail "there is no state"
 refused "an agent runs already"
+
+# Another card has an agent of its own, and who names a card finds its agent.
+mkdir "$folder/own"
+chown 7777 "$folder/own"
+background other-card "${victim[@]}" card --port null --queues 2 --listen "$folder/own/other.sock"
+other_card=$started
+await 20 test -S "$folder/own/other.sock" || fail "no other card: $(cat "$scratch/other-card.log")"
+background other "${victim[@]}" agent --device "unix:$folder/own/other.sock" --listen ptcp:6697:127.0.0.1
+other=$started
+of_other=("${victim[@]}" agent status --device "unix:$folder/own/other.sock")
+await 20 "${of_other[@]}" >"$scratch/said" 2>&1 || fail "the other agent does not answer: $(cat "$scratch/said" "$scratch/other.log")"
+[ -S "$folder/own/other-agent-7777.sock" ] || fail "it is not asked beside its card: $(ls "$folder/own")"
+[ -f "$folder/own/millrace-agent-$other_card-7777.state" ] || fail "its state is not beside its card: $(ls "$folder/own")"
+kill -INT "$other"
+ended "$other" 20
+! "${of_other[@]}" >"$scratch/said" 2>&1 || fail "another agent answers for this card"
+"${victim[@]}" agent status >"$scratch/said" 2>&1 || fail "the first agent does not answer: $(cat "$scratch/said")"
+kill -INT "$other_card"
+ended "$other_card" 20
 kill -INT "$agent"
 ended "$agent" 20
 

@@ -274,6 +274,9 @@ if command -v openssl >/dev/null; then
     holds "$scratch/said" "flow_count=2"
     ! secretly stranger ca dump-aggregate ssl:127.0.0.1:6654 || fail "another CA's certificate is taken"
     ! secretly controller other dump-aggregate ssl:127.0.0.1:6654 || fail "it takes the agent for somebody else's"
+    # Who was refused, and why, is in the log; more of them within a second are counted.
+    grep -q "no TLS with 127.0.0.1:[0-9]*: .*\(UnknownIssuer\|certificate\)" "$scratch/agent$agents.log" || fail "who was refused is not said: $(cat "$scratch/agent$agents.log")"
+    "$millrace" agent status --control "$scratch/agent.sock" --json | grep -Eq '"untrusted":[ ]*[1-9]' || fail "who was refused is not counted"
     # Nobody has to wait for one who begins TLS and says no more.
     exec 7<>/dev/tcp/127.0.0.1/6654
     printf '\x16\x03\x01' >&7

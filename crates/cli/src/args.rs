@@ -75,7 +75,7 @@ const USES: &Uses = &[
     (&["ivshmem", "send"], &[]),
     (&["ivshmem"], &["json"]),
     (&["pppoe"], &["json"]),
-    (&["agent", "status"], &["json"]),
+    (&["agent", "status"], &["device", "json"]),
     (&["agent"], &["device"]),
     // Before the others: it has a `--mode` of its own.
     (&["router", "start"], &["json"]),

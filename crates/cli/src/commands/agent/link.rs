@@ -83,6 +83,11 @@ impl Link {
         self.stream.socket()
     }
 
+    /// Whether TLS has not begun yet.
+    pub fn is_handshaking(&self) -> bool {
+        self.stream.is_handshaking()
+    }
+
     /// Whether something can be read, and whether something is to be written.
     pub fn interest(&self) -> (bool, bool) {
         (self.connected && self.is_read(), !self.connected || self.unwritten() > 0 || self.stream.wants_write())

@@ -1,13 +1,14 @@
 //! `millrace agent`: serves the flow table of a card to OpenFlow controllers.
 //!
 //! - here: what can be asked for; `address`: where controllers are; `tls`, `stream`: bytes to and from one; `link`: one connection; `packets`: packets from controllers; `server`: all of them, and the card; `card`: the
-//!   flow table of a card as the switch asks for it; `state`: entries that outlive the agent; `own`: files beside the card's socket; `status`: how the agent is; `vxlan`: ports that are tunnels.
+//!   flow table of a card as the switch asks for it; `state`: entries that outlive the agent; `own`: the agent's own files, by its card; `status`: how the agent is; `remarks`: what is said of strangers; `vxlan`: ports that are tunnels.
 
 mod address;
 mod card;
 mod link;
 mod own;
 mod packets;
+mod remarks;
 mod server;
 mod state;
 mod status;
@@ -109,7 +110,7 @@ pub fn run(shared: &Shared, args: &AgentArgs) -> Result<(), Failure> {
         return Err(Failure::Usage(format!("--connect {address}: this is for --listen")));
     }
     let session = Session::open_running(shared, "there is no flow table to serve")?;
-    server::Server::new(shared, args, &session.device)?.run()
+    server::Server::new(args, &session.device)?.run()
 }
 
 impl AgentArgs {

@@ -1,4 +1,5 @@
-//! Files beside the card's socket. This may be in a folder for all, such as /tmp: what somebody else has put there is not the agent's.
+//! The agent's own files: beside the socket of its card, where nobody else can put anything there; otherwise beside the usual socket. That may be in a
+//! folder for all, too, such as /tmp: what somebody else has put there is not the agent's.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -6,12 +7,58 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use millrace_driver::place;
-use rustix::fs::OFlags;
+use rustix::fs::{Access, OFlags, access};
 use rustix::process::geteuid;
 
-/// A file beside the card's socket.
-pub fn beside(name: &str) -> PathBuf {
+/// A file beside the usual socket.
+pub fn beside_usual(name: &str) -> PathBuf {
     place::usual().with_file_name(name)
+}
+
+/// Where an agent has its files, by the name of the card that it serves.
+pub struct Beside {
+    folder: PathBuf,
+    /// What tells the card from others, whose files may be in the same folder.
+    card: String,
+}
+
+impl Beside {
+    /// That of a card.
+    pub fn of(device: &str) -> Self {
+        let usual = place::usual();
+        let folder = || usual.parent().map(Path::to_owned).unwrap_or_default();
+        let Some(socket) = device.strip_prefix("unix:").map(Path::new) else {
+            let card = if device.starts_with("embedded") { "millrace".to_owned() } else { plain(device) };
+            return Self { folder: folder(), card };
+        };
+        // However it is named, it is one card.
+        let socket =
+            socket.canonicalize().or_else(|_| std::path::absolute(socket)).unwrap_or_else(|_| socket.to_owned());
+        let parent = socket.parent().map(Path::to_owned).unwrap_or_default();
+        let is_usual = usual.canonicalize().unwrap_or_else(|_| usual.clone()) == socket;
+        let is_own =
+            || place::is_folder_trusted(&socket, geteuid().as_raw()) && access(&parent, Access::WRITE_OK).is_ok();
+        if is_usual || is_own() {
+            let stem = socket.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            return Self { folder: parent, card: stem };
+        }
+        Self { folder: folder(), card: plain(&socket.to_string_lossy()) }
+    }
+
+    /// A file there; its name says which card it is for.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The socket at which the agent of this user is asked.
+    pub fn control(&self) -> PathBuf {
+        self.file(&format!("{}-agent-{}.sock", self.card, geteuid().as_raw()))
+    }
+}
+
+/// A path, or another name of a card, as a part of a file's name.
+fn plain(name: &str) -> String {
+    name.trim_matches('/').replace(|sign: char| !sign.is_ascii_alphanumeric(), "-")
 }
 
 /// Opens a regular file, and never waits, as one does for the other end of a FIFO.
@@ -73,6 +120,26 @@ mod tests {
             fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
             assert!(read(&file).is_ok(), "nobody but root could put it there");
         }
+    }
+
+    #[test]
+    fn each_card_has_files_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, other] =
+            ["one.sock", "other.sock"].map(|name| format!("unix:{}", folder.path().join(name).display()));
+        let [of_one, of_other] = [&one, &other].map(|name| Beside::of(name).control());
+        assert_eq!(of_one.parent(), of_other.parent());
+        assert_ne!(of_one, of_other);
+        assert_eq!(of_one.parent(), Some(folder.path()), "beside the card's socket");
+        // By another name it is the same.
+        fs::write(folder.path().join("one.sock"), "").unwrap();
+        symlink("one.sock", folder.path().join("link.sock")).unwrap();
+        assert_eq!(Beside::of(&one.replace("one.sock", "link.sock")).control(), of_one);
+        // In a folder for all anybody could put something there first.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        let [of_one, of_other] = [&one, &other].map(|name| Beside::of(name).control());
+        assert_eq!(of_one.parent(), place::usual().parent());
+        assert_ne!(of_one, of_other);
     }
 
     #[test]

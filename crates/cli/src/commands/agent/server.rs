@@ -11,7 +11,6 @@ use millrace_agent::switch::datapath::Datapath;
 use millrace_agent::switch::tunnels::FirstTable;
 use millrace_agent::switch::{Identity, MOST_CONTROLLERS, Switch, Verdict};
 use millrace_tool::failure::{Failure, While};
-use millrace_tool::options::Shared;
 use millrace_tool::output::note;
 use millrace_tool::stop;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,6 +20,7 @@ use super::AgentArgs;
 use super::address::Address;
 use super::card::Card;
 use super::link::Link;
+use super::remarks::Remarks;
 use super::state::State;
 use super::status;
 use super::stream::{Stream, is_later};
@@ -85,6 +85,8 @@ pub struct Server<'a> {
     turned_away: u64,
     /// Connections that could not begin TLS.
     untrusted: u64,
+    /// What is said of them.
+    remarks: Remarks,
     /// Nobody is accepted before.
     accepts_from: Instant,
     /// Packets for controllers are listened to.
@@ -95,7 +97,7 @@ pub struct Server<'a> {
 
 impl<'a> Server<'a> {
     /// Listens, and takes up what the last agent has left.
-    pub fn new(shared: &Shared, args: &'a AgentArgs, device: &'a Device) -> Result<Self, Failure> {
+    pub fn new(args: &'a AgentArgs, device: &'a Device) -> Result<Self, Failure> {
         let tls = Tls::new(&args.tls)?;
         if let Some(address) = args.listen.iter().chain(&args.connect).find(|address| address.tls && tls.is_none()) {
             return Err(Failure::Usage(format!("{address} takes --tls-key, --tls-cert and --tls-ca")));
@@ -135,7 +137,7 @@ impl<'a> Server<'a> {
             ));
         }
         state.write_all(&switch);
-        let control = status::listen(shared, args.control.as_deref());
+        let control = status::listen(device.name(), args.control.as_deref());
         for address in &args.listen {
             note(format!("controllers may connect to {address}"));
         }
@@ -154,6 +156,7 @@ impl<'a> Server<'a> {
             looked: now,
             turned_away: 0,
             untrusted: 0,
+            remarks: Remarks::new(now),
             accepts_from: now,
             listens: false,
             turned: 0,
@@ -258,14 +261,17 @@ impl<'a> Server<'a> {
             }
         }
         for (socket, peer, tls) in came {
-            if self.links.len() >= MOST_CONTROLLERS && !self.make_room(peer.ip(), now) {
+            if self.links.len() >= MOST_CONTROLLERS && !self.make_room(peer.ip()) {
                 self.turned_away += 1;
                 continue;
             }
             let secret = self.tls.as_ref().filter(|_| tls).map(Tls::accept).transpose();
-            let Ok(secret) = secret else {
-                self.untrusted += 1;
-                continue;
+            let secret = match secret {
+                Ok(secret) => secret,
+                Err(error) => {
+                    self.untrusted(peer, &error.to_string(), now);
+                    continue;
+                }
             };
             if let Ok(stream) = Stream::new(socket, secret) {
                 self.last += 1;
@@ -277,7 +283,7 @@ impl<'a> Server<'a> {
 
     /// Ends a connection for one more of this address: the oldest that has not said hello; or one of the address that has most of them, if these are
     /// many. Whether there was such a one.
-    fn make_room(&mut self, of: IpAddr, now: Instant) -> bool {
+    fn make_room(&mut self, of: IpAddr) -> bool {
         let callers = || self.links.iter().filter(|(_, link)| link.dialled.is_none());
         let silent = callers().find(|(_, link)| !link.greeted).map(|(number, _)| *number);
         let crowded = || {
@@ -291,8 +297,17 @@ impl<'a> Server<'a> {
         };
         let Some(number) = silent.or_else(crowded) else { return false };
         self.turned_away += 1;
-        self.end(number, "others need its place", now);
+        self.links.remove(&number);
+        self.switch.disconnected(number);
         true
+    }
+
+    /// A connection could not begin TLS. Who calls again and again does not fill the log.
+    fn untrusted(&mut self, peer: SocketAddr, why: &str, now: Instant) {
+        self.untrusted += 1;
+        if let Some(remark) = self.remarks.made(format!("no TLS with {peer}: {why}"), now) {
+            note(remark);
+        }
     }
 
     /// Connects to those who are not connected, when it is time.
@@ -307,7 +322,13 @@ impl<'a> Server<'a> {
             dialled.wait = (dialled.wait * 2).min(LATE);
             let to = dialled.to;
             let secret = self.tls.as_ref().filter(|_| to.tls).map(|tls| tls.connect(to.socket.ip())).transpose();
-            let Ok(secret) = secret else { continue };
+            let secret = match secret {
+                Ok(secret) => secret,
+                Err(error) => {
+                    self.untrusted(to.socket, &error.to_string(), now);
+                    continue;
+                }
+            };
             if let Ok(stream) = begin(to.socket).and_then(|socket| Stream::new(socket, secret)) {
                 self.last += 1;
                 self.links.insert(self.last, Link::new(stream, to.socket, Some(at), now));
@@ -399,6 +420,8 @@ impl<'a> Server<'a> {
                 dialled.next = now + SOON;
             }
             note(format!("controller {} is gone: {why}", link.peer));
+        } else if link.is_handshaking() {
+            self.untrusted(link.peer, why, now);
         }
     }
 

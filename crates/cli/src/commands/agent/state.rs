@@ -13,7 +13,7 @@ use millrace_agent::wire::{Message, first};
 use millrace_tool::failure::Failure;
 use millrace_tool::output::note;
 
-use super::own::{beside, open_own, open_regular};
+use super::own::{Beside, beside_usual, open_own, open_regular};
 
 /// The file is written anew when it is longer than this, and twice as long as it was then.
 const LONG: u64 = 8 << 20;
@@ -32,8 +32,8 @@ pub struct State {
     path: PathBuf,
     /// Whether it is for another card, too.
     lasts: bool,
-    /// Where an agent of an older version has left it, whoever ran that.
-    before: PathBuf,
+    /// Where agents of older versions have left it, whoever ran them.
+    before: [PathBuf; 2],
     card: Vec<u8>,
     file: Option<File>,
     len: u64,
@@ -50,15 +50,17 @@ impl State {
         // One agent for the rules that a card keeps for a user, and one for a file.
         let user = rustix::process::geteuid().as_raw();
         let of_both = format!("millrace-agent-{}-{user}", device.card_pid());
-        let usual = || beside(&format!("{of_both}.state"));
+        let beside = Beside::of(device.name());
+        let usual = || beside.file(&format!("{of_both}.state"));
         let path = asked.map_or_else(usual, Path::to_owned);
         let card = format!("{} {}", device.name(), started(device.card_pid())).into_bytes();
         let mut locked = path.clone().into_os_string();
         locked.push(".lock");
-        let of_card = beside(&format!("{of_both}.lock"));
+        let of_card = beside.file(&format!("{of_both}.lock"));
         let locks = [of_card, locked.into()].iter().map(|place| lock(place)).collect::<Result<Vec<_>, _>>()?;
         let locks = locks.into_iter().flatten().collect();
-        let before = beside(&format!("millrace-agent-{}.state", device.card_pid()));
+        let before = [of_both, format!("millrace-agent-{}", device.card_pid())];
+        let before = before.map(|name| beside_usual(&format!("{name}.state")));
         let lasts = asked.is_some();
         Ok(Self { path, lasts, before, card, file: None, len: 0, whole: 0, has_failed: false, _locks: locks })
     }
@@ -117,14 +119,17 @@ impl State {
         Ok(bytes)
     }
 
-    /// What an agent of an older version has left, which had no user in the name: if it was this user's.
+    /// What an agent of an older version has left, which had its file beside the usual socket, or no user in the name: if it was this user's.
     fn read_before(&self) -> Option<Vec<u8>> {
-        let mut file = open_own(OpenOptions::new().read(true), &self.before).ok().filter(|_| !self.lasts)?;
-        let is_own = file.metadata().ok()?.uid() == rustix::process::geteuid().as_raw();
-        let mut bytes = Vec::new();
-        is_own.then(|| file.read_to_end(&mut bytes))?.ok()?;
-        note(format!("{} is not there: reading {}", self.place(), self.before.display()));
-        Some(bytes)
+        let read = |before: &PathBuf| {
+            let mut file = open_own(OpenOptions::new().read(true), before).ok()?;
+            let is_own = file.metadata().ok()?.uid() == rustix::process::geteuid().as_raw();
+            let mut bytes = Vec::new();
+            is_own.then(|| file.read_to_end(&mut bytes))?.ok()?;
+            note(format!("{} is not there: reading {}", self.place(), before.display()));
+            Some(bytes)
+        };
+        self.before.iter().filter(|_| !self.lasts).find_map(read)
     }
 
     /// Whether what was done is not in the file, since it could not be written.

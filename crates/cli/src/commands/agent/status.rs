@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use millrace_driver::place;
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
 use millrace_tool::output::{Output, Row, note};
 use serde::{Deserialize, Serialize};
 
-use super::own::{beside, stranger};
+use super::own::{Beside, stranger};
 
 /// How long an agent has to answer.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -29,6 +30,7 @@ of which it is not known what they had (untold); connections without TLS (untrus
 
 Examples:
   millrace agent status
+  millrace agent status --device unix:/tmp/card.sock
   millrace agent status --json")]
 pub struct StatusArgs {
     /// The socket of the agent [default: beside the card's socket]
@@ -90,8 +92,8 @@ pub struct Controller {
 }
 
 /// Where the agent is asked. One that was killed has left its socket behind.
-pub(super) fn listen(_: &Shared, asked: Option<&Path>) -> Option<UnixListener> {
-    let path = asked.map_or_else(usual, Path::to_owned);
+pub(super) fn listen(device: &str, asked: Option<&Path>) -> Option<UnixListener> {
+    let path = asked.map_or_else(|| Beside::of(device).control(), Path::to_owned);
     // Only what is a socket, and nobody's: a file that was named by mistake stays.
     let is_socket = fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_socket());
     let may_be_own = asked.is_some() || stranger(&path).is_none();
@@ -110,8 +112,37 @@ pub(super) fn listen(_: &Shared, asked: Option<&Path>) -> Option<UnixListener> {
     }
 }
 
-fn usual() -> PathBuf {
-    beside(&format!("millrace-agent-{}.sock", rustix::process::geteuid().as_raw()))
+/// Where the agent may be: that of the card that is named, or of those that are found without a name.
+fn places(shared: &Shared) -> Vec<PathBuf> {
+    match &shared.device {
+        Some(device) => vec![Beside::of(device).control()],
+        None => {
+            place::places().iter().map(|socket| Beside::of(&format!("unix:{}", socket.display())).control()).collect()
+        }
+    }
+}
+
+/// The agent at one of these places; those behind the first are asked if nobody is there.
+fn connect(places: &[PathBuf], is_asked: bool) -> Result<(UnixStream, &PathBuf), Failure> {
+    let mut first = None;
+    for path in places {
+        let stream = match stranger(path).filter(|_| !is_asked) {
+            Some(owner) => Err(Failure::Found(format!(
+                "{} is not asked, as user {owner} has put it there: name the agent's with --control",
+                path.display()
+            ))),
+            None => UnixStream::connect(path).map_err(|source| Failure::File {
+                doing: "no agent answers at",
+                path: path.clone(),
+                source,
+            }),
+        };
+        match stream {
+            Ok(stream) => return Ok((stream, path)),
+            Err(failure) => drop(first.get_or_insert(failure)),
+        }
+    }
+    Err(first.unwrap_or_else(|| Failure::Found("there is no place for an agent".to_owned())))
 }
 
 /// Answers; whoever does not read has asked in vain.
@@ -124,17 +155,9 @@ pub(super) fn answer(mut stream: UnixStream, status: &Status) {
 
 /// Runs `agent status`.
 pub(super) fn run(shared: &Shared, args: &StatusArgs) -> Result<(), Failure> {
-    let path = args.control.clone().unwrap_or_else(usual);
-    if args.control.is_none()
-        && let Some(owner) = stranger(&path)
-    {
-        let place = path.display();
-        return Err(Failure::Found(format!(
-            "{place} is not asked, as user {owner} has put it there: name the agent's with --control"
-        )));
-    }
+    let places = args.control.as_ref().map_or_else(|| places(shared), |control| vec![control.clone()]);
+    let (mut stream, path) = connect(&places, args.control.is_some())?;
     let file = |source| Failure::File { doing: "no agent answers at", path: path.clone(), source };
-    let mut stream = UnixStream::connect(&path).map_err(file)?;
     stream.set_read_timeout(Some(ANSWER)).map_err(file)?;
     let mut text = String::new();
     stream.read_to_string(&mut text).map_err(file)?;

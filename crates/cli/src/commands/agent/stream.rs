@@ -37,6 +37,11 @@ impl Stream {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
+    /// Whether TLS has not begun yet.
+    pub fn is_handshaking(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
+    }
+
     /// Reads some 64 KiB behind `to`, if they are there. `false`: nothing more will come.
     pub fn read(&mut self, to: &mut Vec<u8>) -> io::Result<bool> {
         let Some(tls) = &mut self.tls else { return append(&mut self.socket, to, &mut self.scratch) };
