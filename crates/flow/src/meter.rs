@@ -97,15 +97,24 @@ impl Meter {
 
     /// Whether so many frames with so many bytes may pass at `now_ns`; if they may, they are taken from the bucket. All or
     /// none.
+    #[inline]
     pub fn admit(&self, now_ns: u64, packets: u64, bytes: u64) -> bool {
+        self.admit_above(now_ns, packets, bytes, 0)
+    }
+
+    /// The same, if `reserve` packets or bytes are left in the bucket then.
+    #[inline]
+    pub fn admit_above(&self, now_ns: u64, packets: u64, bytes: u64, reserve: u64) -> bool {
         let amount = if self.spec.unit == Unit::Packets { packets } else { bytes };
-        let cost = u128::from(amount) * SECOND / u128::from(self.spec.rate);
-        let Ok(cost) = u64::try_from(cost) else { return self.refuse(packets) };
+        let cost = |amount: u64| u64::try_from(u128::from(amount) * SECOND / u128::from(self.spec.rate));
+        let Ok(cost_now) = cost(amount) else { return self.refuse(packets) };
+        let depth =
+            if reserve == 0 { self.depth } else { self.depth.saturating_sub(cost(reserve).unwrap_or(u64::MAX)) };
         let now = now_ns.saturating_sub(self.start_ns).saturating_mul(PARTS);
         // Nothing else is published by this word, so no order is needed.
         let taken = self.full_at.fetch_update(Relaxed, Relaxed, |full_at| {
-            let then = full_at.max(now).saturating_add(cost);
-            (then.saturating_sub(now) <= self.depth).then_some(then)
+            let then = full_at.max(now).saturating_add(cost_now);
+            (then.saturating_sub(now) <= depth).then_some(then)
         });
         taken.is_ok() || self.refuse(packets)
     }

@@ -14,6 +14,7 @@
 mod author;
 mod book;
 mod events;
+mod fair;
 mod neighbours;
 mod tap;
 #[cfg(test)]
@@ -23,6 +24,7 @@ mod workers;
 pub use author::{Agree, Authority};
 pub use book::Owner;
 pub use events::{Event, Happened, Since, Why};
+pub(crate) use fair::Fair;
 pub(crate) use tap::{HEAD, MOST_RULES, MOST_SENT, TapCounts};
 pub use tap::{MAX_SNAP, MAX_TAP_RATE, Tap, TapError, TapFrame, TapSent, TapSpec, TapWants, Tapped};
 pub(crate) use workers::coarse_ns;

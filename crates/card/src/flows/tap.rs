@@ -1,12 +1,12 @@
 //! Taps: somebody listens to frames that rules decide on. Workers copy them into a ring each; whoever listens reads those. What there is no
 //! room for, and what is beyond the rate, is counted.
 
+use super::Fair;
 use crate::card::Card;
 use crate::command::Command;
 use crate::mailbox::Mailbox;
 use crate::shard::Tapper;
 use millrace_flow::Tunnel;
-use millrace_flow::meter::{Meter, MeterSpec, Unit};
 use rtrb::{Consumer, RingBuffer};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -49,7 +49,7 @@ pub struct TapSpec {
     pub snap: usize,
     /// As they are after all actions, not as they came in.
     pub after: bool,
-    /// At most so many frames per second, of all workers together; 1 to [`MAX_TAP_RATE`].
+    /// At most so many frames per second, of all workers together; 1 to [`MAX_TAP_RATE`]. A flood at one port leaves the others their part.
     pub rate: u32,
 }
 
@@ -163,12 +163,11 @@ impl Card {
     /// # Errors
     /// [`TapError`].
     pub fn tap(&self, spec: TapSpec) -> Result<Tap, TapError> {
-        let rate = u64::from(spec.rate);
-        let bucket = MeterSpec { unit: Unit::Packets, rate, burst: (rate / 10).max(64), remark: None };
         if spec.rate == 0 || spec.rate > MAX_TAP_RATE || spec.snap > MAX_SNAP {
             return Err(TapError::Bounds);
         }
-        let meter = Arc::new(Meter::new(bucket, super::now_ns()).map_err(|_| TapError::Bounds)?);
+        let fair = Fair::new(spec.rate, self.ports.len(), super::now_ns());
+        let fair = Arc::new(fair.map_err(|_| TapError::Bounds)?);
         let open = Arc::clone(&self.flows.taps);
         let one_more =
             open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < MOST_TAPS).then_some(count + 1));
@@ -181,7 +180,7 @@ impl Card {
         for mailbox in tap.mailboxes.clone() {
             let (producer, consumer) = RingBuffer::new(TAP_BYTES);
             tap.rings.push(consumer);
-            let tapper = Tapper { number, spec, producer, counts: Arc::clone(&tap.counts), meter: Arc::clone(&meter) };
+            let tapper = Tapper { number, spec, producer, counts: Arc::clone(&tap.counts), fair: Arc::clone(&fair) };
             let answer = mailbox.ask(Command::Tap(Box::new(tapper)));
             answer.map_err(|_| TapError::Silent)?;
         }

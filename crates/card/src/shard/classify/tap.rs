@@ -13,12 +13,11 @@
 use super::run::{Normal, Source};
 use super::stage::Stage;
 use super::{BURST, Classifying};
-use crate::flows::{HEAD, MOST_RULES, MOST_SENT, TapCounts, TapSent, TapSpec, TapWants, unix_ns};
+use crate::flows::{Fair, HEAD, MOST_RULES, MOST_SENT, TapCounts, TapSent, TapSpec, TapWants, unix_ns};
 use crate::shard::slots::Target;
 use crate::shard::state::Shard;
 use millrace_flow::action::Action;
 use millrace_flow::execute;
-use millrace_flow::meter::Meter;
 use millrace_flow::table::{Verdict, VerdictId};
 use millrace_flow::{Ingress, Tunnel};
 use rtrb::Producer;
@@ -31,7 +30,7 @@ pub(crate) struct Tapper {
     pub spec: TapSpec,
     pub producer: Producer<u8>,
     pub counts: Arc<TapCounts>,
-    pub meter: Arc<Meter>,
+    pub fair: Arc<Fair>,
 }
 
 /// Up to so many numbers, in order.
@@ -202,7 +201,7 @@ impl Taps {
                 }
             };
             // The rate is asked here, so that what is above it is not copied.
-            if hits && tapper.meter.admit(now_ns, 1, 0) {
+            if hits && tapper.fair.admit(now_ns, source.ingress.port) {
                 note.hit |= 1 << at;
             } else if hits {
                 tapper.counts.limited.fetch_add(1, Relaxed);
@@ -232,7 +231,7 @@ impl Taps {
                 if !hits {
                     continue;
                 }
-                if !tapper.meter.admit(now_ns, 1, 0) {
+                if !tapper.fair.admit(now_ns, source.ingress.port) {
                     tapper.counts.limited.fetch_add(1, Relaxed);
                     continue;
                 }
