@@ -4,6 +4,7 @@ mod again;
 mod bounds;
 mod captures;
 mod controllers;
+mod crowd;
 mod entries;
 mod groups;
 mod packets;

@@ -8,9 +8,6 @@ use crate::wire::hello::Hello;
 use crate::wire::multipart::Question;
 use crate::wire::switch::{Role, Wants, role};
 
-/// Most controllers at once.
-pub const MOST_CONTROLLERS: usize = 256;
-
 /// A controller that is connected.
 #[derive(Debug)]
 pub(super) struct Controller {

@@ -52,7 +52,6 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 use tunnels::TunnelPort;
 
-pub use controllers::MOST_CONTROLLERS;
 pub use packets::{Heard, Losses, PUNTS};
 
 /// Who the switch says that it is.

@@ -34,12 +34,18 @@ pub struct Link {
     written: usize,
     /// Since when.
     pub since: Instant,
+    /// The same, and all that follows, by the clock that stands while nobody could be heard.
+    begun: Instant,
     heard: Instant,
     partial: Option<Instant>,
     stalled: Option<Instant>,
-    probed: bool,
+    probed: Option<Instant>,
     /// It has said hello.
     pub greeted: bool,
+    /// It has one of the places. One that is called has its own.
+    pub seated: bool,
+    /// Time that it has cost and that it has not been charged with.
+    spent: Duration,
     /// Nothing more comes from it, and why: it ends when what has come is done with.
     pub closing: Option<String>,
     /// It takes nothing more.
@@ -53,8 +59,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// A connection that is there, or on its way.
-    pub fn new(stream: Stream, peer: SocketAddr, dialled: Option<usize>, now: Instant) -> Self {
+    /// A connection that is there, or on its way; by the clock, and by the one that stands while nobody could be heard. All others take the time of that one.
+    pub fn new(stream: Stream, peer: SocketAddr, dialled: Option<usize>, [now, patient]: [Instant; 2]) -> Self {
         Self {
             stream,
             peer,
@@ -65,17 +71,36 @@ impl Link {
             output: Vec::new(),
             written: 0,
             since: now,
-            heard: now,
+            begun: patient,
+            heard: patient,
             partial: None,
             stalled: None,
-            probed: false,
+            probed: None,
             greeted: false,
+            seated: dialled.is_some(),
+            spent: Duration::ZERO,
             closing: None,
             mute: false,
             ending: false,
             lost: 0,
             messages: [0; 2],
         }
+    }
+
+    /// What was begun to be called is there.
+    pub fn arrived(&mut self, [now, patient]: [Instant; 2]) {
+        self.connected = true;
+        (self.since, self.begun, self.heard) = (now, patient, patient);
+    }
+
+    /// It has shown a certificate.
+    pub fn is_certified(&self) -> bool {
+        self.stream.is_certified()
+    }
+
+    /// What it has cost since this was asked last, outside of its turns.
+    pub fn take_spent(&mut self) -> Duration {
+        std::mem::take(&mut self.spent)
     }
 
     /// What to wait for.
@@ -127,10 +152,12 @@ impl Link {
             return Ok(());
         }
         self.input.drain(..std::mem::take(&mut self.done));
-        let begin = self.input.len();
-        let goes_on = self.stream.read(&mut self.input)?;
+        let (begin, clock) = (self.input.len(), Instant::now());
+        let goes_on = self.stream.read(&mut self.input);
+        self.spent += clock.elapsed();
+        let goes_on = goes_on?;
         if self.input.len() > begin {
-            (self.heard, self.probed) = (now, false);
+            (self.heard, self.probed) = (now, None);
         }
         if goes_on { Ok(()) } else { Err(io::Error::new(ErrorKind::UnexpectedEof, "it has closed the connection")) }
     }
@@ -173,11 +200,13 @@ impl Link {
             self.lost += 1;
             return;
         }
+        let clock = Instant::now();
         // Nothing that the switch says is longer than a message; if it were, nothing behind it could be read.
         match message.encode(xid, &mut self.output) {
             true => self.messages[1] += 1,
             false => self.lost += 1,
         }
+        self.spent += clock.elapsed();
     }
 
     /// Writes what it takes.
@@ -213,32 +242,95 @@ impl Link {
         self.unwritten() == 0 && !self.stream.wants_write()
     }
 
-    /// Asks whether it is still there, if it has been quiet for long; why it ends, if it has been too long.
+    /// Asks whether it is still there, if it has been quiet for long; why it ends, if it has been too long. It has to be looked at behind reading.
     pub fn look(&mut self, now: Instant, probe: Duration) -> Option<&'static str> {
         let over = |since: Instant, most: Duration| now.saturating_duration_since(since) > most;
         if !self.connected {
-            return over(self.since, HELLO).then_some("it does not answer");
-        }
-        if !self.greeted && over(self.since, HELLO) {
-            return Some("it says no hello");
+            return over(self.begun, HELLO).then_some("it does not answer");
         }
         if self.stalled.is_some_and(|since| over(since, STALL)) {
             return Some("it does not read what it is told");
         }
-        if self.connected && !self.is_read() {
-            // It may have answered: nobody has looked. Whether it reads is looked at above.
-            (self.heard, self.probed, self.partial) = (now, false, None);
+        if self.has_message() || !self.is_read() {
+            // It has said something, or may have: its turn has not come. Whether it reads is looked at above.
+            (self.heard, self.probed, self.partial) = (now, None, None);
             return None;
         }
-        if over(self.heard, probe * 2) {
-            return Some("it does not answer");
+        if !self.greeted && over(self.begun, HELLO) {
+            return Some("it says no hello");
         }
         if self.partial.is_some_and(|since| over(since, MESSAGE)) {
             return Some("the rest of a message does not come");
         }
-        if over(self.heard, probe) && !std::mem::replace(&mut self.probed, true) {
-            self.say(0, &Message::EchoRequest(Vec::new()));
+        match self.probed {
+            Some(since) if over(since, probe) => return Some("it does not answer"),
+            None if over(self.heard, probe) => {
+                self.probed = Some(now);
+                self.say(0, &Message::EchoRequest(Vec::new()));
+            }
+            _ => {}
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::TcpListener;
+
+    fn pair(now: Instant) -> (TcpStream, Link) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, peer) = listener.accept().unwrap();
+        (other, Link::new(Stream::new(socket, None).unwrap(), peer, None, [now; 2]))
+    }
+
+    /// Reads until so much has come.
+    fn read(link: &mut Link, len: usize, now: Instant) {
+        while link.input.len() < len {
+            link.read(now).unwrap();
+        }
+    }
+
+    #[test]
+    fn nobody_ends_whose_turn_has_not_come() {
+        let now = Instant::now();
+        let (mut other, mut link) = pair(now);
+        other.write_all(&[4, 0, 0, 8, 0, 0, 0, 1]).unwrap();
+        read(&mut link, 8, now);
+        let late = now + Duration::from_secs(100);
+        assert_eq!(link.look(late, Duration::from_secs(15)), None);
+        assert!(link.next(late).is_some());
+        // Somebody else took all the time: it is asked before it ends.
+        let later = late + Duration::from_secs(100);
+        assert_eq!(link.look(later, Duration::from_secs(15)), None);
+        assert!(link.unwritten() > 0, "it was not asked");
+        assert_eq!(link.look(later + Duration::from_secs(15), Duration::from_secs(15)), None);
+        let end = later + Duration::from_secs(16);
+        assert_eq!(link.look(end, Duration::from_secs(15)), Some("it does not answer"));
+    }
+
+    #[test]
+    fn the_rest_of_a_message_is_due_unless_it_is_there() {
+        let now = Instant::now();
+        let (mut other, mut link) = pair(now);
+        other.write_all(&[4, 0, 0, 8, 0, 0, 0, 1, 4, 2, 0, 8]).unwrap();
+        read(&mut link, 12, now);
+        assert!(link.next(now).is_some() && link.next(now).is_none());
+        let late = now + Duration::from_secs(31);
+        other.write_all(&[0; 4]).unwrap();
+        read(&mut link, 16, late);
+        assert_eq!(link.look(late, Duration::from_secs(3600)), None);
+        assert!(link.next(late).is_some());
+        other.write_all(&[4]).unwrap();
+        read(&mut link, 1, late);
+        while link.input.len() == link.done {
+            link.read(late).unwrap();
+        }
+        assert!(link.next(late).is_none());
+        let end = late + Duration::from_secs(31);
+        assert_eq!(link.look(end, Duration::from_secs(3600)), Some("the rest of a message does not come"));
     }
 }

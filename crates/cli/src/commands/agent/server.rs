@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use millrace::Device;
+use millrace_agent::crowd::patience::Patience;
+use millrace_agent::crowd::places::{Caller, Network, Place, gives_way, place};
+use millrace_agent::crowd::share::{Party, Shares};
 use millrace_agent::switch::datapath::Datapath;
 use millrace_agent::switch::tunnels::FirstTable;
-use millrace_agent::switch::{Identity, MOST_CONTROLLERS, Switch, Verdict};
+use millrace_agent::switch::{Identity, Switch, Verdict};
 use millrace_tool::failure::{Failure, While};
 use millrace_tool::output::note;
 use millrace_tool::stop;
@@ -30,12 +33,14 @@ use super::vxlan;
 /// Messages of one connection before the others have their turn, and how long it may have it: one message can be much work.
 const TURN: usize = 256;
 const TURN_TIME: Duration = Duration::from_millis(2);
+/// How long turns are given before it is looked again who wants something.
+const ROUND: Duration = Duration::from_millis(5);
+/// How long TLS may find out at a time who others are.
+const HANDSHAKES: Duration = Duration::from_millis(5);
 /// Entries that are looked at for the packets of one connection before the others have their turn.
 const LOOKS: usize = 1 << 18;
 /// Bytes for all controllers that wait to be written: above, the one who has most of them goes.
 const UNREAD: usize = 256 << 20;
-/// Connections of one address before those of others make it give way.
-const OF_ONE_ADDRESS: usize = 16;
 /// How long nobody is accepted when there are no fds left.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Above so many answers that wait to be written nobody is heard: one question may have thousands of them.
@@ -91,8 +96,15 @@ pub struct Server<'a> {
     accepts_from: Instant,
     /// Packets for controllers are listened to.
     listens: bool,
-    /// Who had the last turn: the next one begins behind.
-    turned: u64,
+    /// What each had of the time.
+    shares: Shares,
+    /// Who had the last turn: what was collected is his.
+    turned: Option<(Party, u64)>,
+    /// Whose handshake was looked at last: the next look begins behind.
+    shaken: u64,
+    /// The clock that stands while nobody could be heard, and what it says.
+    patience: Patience,
+    patient: Instant,
 }
 
 impl<'a> Server<'a> {
@@ -159,7 +171,11 @@ impl<'a> Server<'a> {
             remarks: Remarks::new(now),
             accepts_from: now,
             listens: false,
-            turned: 0,
+            shares: Shares::default(),
+            turned: None,
+            shaken: 0,
+            patience: Patience::new(now),
+            patient: now,
         })
     }
 
@@ -168,13 +184,14 @@ impl<'a> Server<'a> {
         while !stop::asked() {
             let news = self.sleep();
             let now = Instant::now();
+            self.patient = self.patience.look(now);
             self.switch.set_now(now - self.begin);
             if news.callers {
                 self.accept(now);
             }
             self.dial(now);
             self.hear(now);
-            self.switch.settle(&mut self.card);
+            self.settle();
             // Whoever waits for an answer has it before all else is looked after.
             self.state.write(&mut self.switch);
             self.tell(now);
@@ -261,10 +278,6 @@ impl<'a> Server<'a> {
             }
         }
         for (socket, peer, tls) in came {
-            if self.links.len() >= MOST_CONTROLLERS && !self.make_room(peer.ip()) {
-                self.turned_away += 1;
-                continue;
-            }
             let secret = self.tls.as_ref().filter(|_| tls).map(Tls::accept).transpose();
             let secret = match secret {
                 Ok(secret) => secret,
@@ -275,31 +288,37 @@ impl<'a> Server<'a> {
             };
             if let Ok(stream) = Stream::new(socket, secret) {
                 self.last += 1;
-                self.links.insert(self.last, Link::new(stream, peer, None, now));
+                self.links.insert(self.last, Link::new(stream, peer, None, [now, self.patient]));
                 self.switch.connected(self.last);
+            }
+            if let Some(number) = gives_way(&self.callers(false)) {
+                self.turn_away(number);
             }
         }
     }
 
-    /// Ends a connection for one more of this address: the oldest that has not said hello; or one of the address that has most of them, if these are
-    /// many. Whether there was such a one.
-    fn make_room(&mut self, of: IpAddr) -> bool {
-        let callers = || self.links.iter().filter(|(_, link)| link.dialled.is_none());
-        let silent = callers().find(|(_, link)| !link.greeted).map(|(number, _)| *number);
-        let crowded = || {
-            let mut counts = BTreeMap::<IpAddr, (usize, u64)>::new();
-            for (number, link) in callers() {
-                let (count, last) = counts.entry(link.peer.ip()).or_default();
-                (*count, *last) = (*count + 1, *number);
-            }
-            let (most, (count, last)) = counts.into_iter().max_by_key(|(_, (count, _))| *count)?;
-            (most != of && count > OF_ONE_ADDRESS).then_some(last)
-        };
-        let Some(number) = silent.or_else(crowded) else { return false };
+    /// Connections that others have begun: those that have a place, or those that have not.
+    fn callers(&self, seated: bool) -> Vec<Caller> {
+        let meant = self.links.iter().filter(|(_, link)| link.dialled.is_none() && link.seated == seated);
+        meant.map(|(number, link)| caller(*number, link)).collect()
+    }
+
+    /// One that has said hello takes a place, if there is one for it.
+    fn seat(&mut self, number: u64) {
+        let waits = |link: &&Link| link.greeted && !link.seated && !link.ending;
+        let Some(of) = self.links.get(&number).filter(waits).map(|link| caller(number, link)) else { return };
+        match place(&of, &self.callers(true)) {
+            Place::Free => {}
+            Place::Of(other) => self.turn_away(other),
+            Place::None => return self.turn_away(number),
+        }
+        self.links.entry(number).and_modify(|link| link.seated = true);
+    }
+
+    /// One that others have begun goes, since others need its place.
+    fn turn_away(&mut self, number: u64) {
         self.turned_away += 1;
-        self.links.remove(&number);
-        self.switch.disconnected(number);
-        true
+        self.forget(number);
     }
 
     /// A connection could not begin TLS. Who calls again and again does not fill the log.
@@ -331,50 +350,88 @@ impl<'a> Server<'a> {
             };
             if let Ok(stream) = begin(to.socket).and_then(|socket| Stream::new(socket, secret)) {
                 self.last += 1;
-                self.links.insert(self.last, Link::new(stream, to.socket, Some(at), now));
+                self.links.insert(self.last, Link::new(stream, to.socket, Some(at), [now, self.patient]));
             }
         }
     }
 
-    /// A turn for each who has said something.
+    /// Reads what has been said, and gives turns to those who have.
     fn hear(&mut self, now: Instant) {
-        let mut ended = Vec::new();
-        let (behind, before): (Vec<_>, Vec<_>) = self.links.keys().copied().partition(|number| *number > self.turned);
-        for number in behind.into_iter().chain(before) {
-            if self.switch.outgoing() > ANSWERS {
-                break;
-            }
-            let Some(link) = self.links.get_mut(&number) else { continue };
-            self.turned = number;
-            if !link.connected {
-                match arrived(link) {
-                    Ok(false) => {}
-                    Ok(true) => {
-                        link.connected = true;
-                        link.since = now;
-                        self.switch.connected(number);
-                    }
-                    Err(error) => ended.push((number, error.to_string())),
-                }
-                continue;
-            }
-            if link.interest().0
-                && let Err(error) = link.read(now)
-            {
-                link.closing = Some(error.to_string());
-            }
-            turn(&mut self.switch, &mut self.card, number, link, now);
+        let mut ended = self.read(now);
+        self.take_turns();
+        for (&number, link) in &mut self.links {
             // What has come before the end counts, all of it: that may take some turns.
             if link.is_over() {
                 ended.push((number, link.closing.take().unwrap_or_default()));
-                continue;
-            }
-            if let Some(why) = link.look(now, self.args.probe()) {
+            } else if let Some(why) = link.look(self.patient, self.args.probe()) {
                 ended.push((number, why.to_owned()));
             }
         }
         for (number, why) in ended {
             self.end(number, &why, now);
+        }
+    }
+
+    /// Reads once from each; who could not be reached.
+    fn read(&mut self, now: Instant) -> Vec<(u64, String)> {
+        let mut failed = Vec::new();
+        let mut shaking = Duration::ZERO;
+        let (behind, before): (Vec<_>, Vec<_>) = self.links.keys().copied().partition(|number| *number > self.shaken);
+        for number in behind.into_iter().chain(before) {
+            let Some(link) = self.links.get_mut(&number) else { continue };
+            if !link.connected {
+                match arrived(link) {
+                    Ok(false) => {}
+                    Ok(true) => {
+                        link.arrived([now, self.patient]);
+                        self.switch.connected(number);
+                    }
+                    Err(error) => failed.push((number, error.to_string())),
+                }
+                continue;
+            }
+            let shakes = link.is_handshaking();
+            if !link.interest().0 || shakes && shaking > HANDSHAKES {
+                continue;
+            }
+            let begin = Instant::now();
+            if let Err(error) = link.read(self.patient) {
+                link.closing = Some(error.to_string());
+            }
+            if shakes {
+                shaking += begin.elapsed();
+                self.shaken = number;
+            }
+        }
+        failed
+    }
+
+    /// Turns for those who have said something, as they are due.
+    fn take_turns(&mut self) {
+        let begin = Instant::now();
+        while begin.elapsed() < ROUND && self.switch.outgoing() <= ANSWERS {
+            let wanting = self.links.iter().filter(|(_, link)| link.connected && link.has_message());
+            let wanting = wanting.map(|(number, link)| (party(link), *number));
+            let Some(next) = self.shares.next(wanting) else { return };
+            if self.turned.is_some_and(|last| last != next) {
+                self.settle();
+            }
+            self.turned = Some(next);
+            let Some(link) = self.links.get_mut(&next.1) else { return };
+            let clock = Instant::now();
+            let spent = link.take_spent();
+            turn(&mut self.switch, &mut self.card, next.1, link, self.patient);
+            self.shares.had(next, spent + clock.elapsed());
+            self.seat(next.1);
+        }
+    }
+
+    /// Does what was collected, which whoever had the last turn pays for.
+    fn settle(&mut self) {
+        let clock = Instant::now();
+        self.switch.settle(&mut self.card);
+        if let Some(last) = self.turned {
+            self.shares.had(last, clock.elapsed());
         }
     }
 
@@ -387,7 +444,7 @@ impl<'a> Server<'a> {
         }
         let mut ended = Vec::new();
         for (&number, link) in self.links.iter_mut().filter(|(_, link)| link.connected) {
-            match link.write(now) {
+            match link.write(self.patient) {
                 Ok(()) if link.ending && link.is_empty() => {
                     ended.push((number, "it speaks another protocol".to_owned()))
                 }
@@ -410,9 +467,16 @@ impl<'a> Server<'a> {
         }
     }
 
-    fn end(&mut self, number: u64, why: &str, now: Instant) {
-        let Some(link) = self.links.remove(&number) else { return };
+    fn forget(&mut self, number: u64) -> Option<Link> {
+        let link = self.links.remove(&number)?;
         self.switch.disconnected(number);
+        self.turned = self.turned.filter(|(_, last)| *last != number);
+        self.shares.ended((party(&link), number));
+        Some(link)
+    }
+
+    fn end(&mut self, number: u64, why: &str, now: Instant) {
+        let Some(link) = self.forget(number) else { return };
         if let Some(dialled) = link.dialled.and_then(|at| self.dialled.get_mut(at)) {
             if link.messages[0] > 0 {
                 // It was there: it is asked for soon again.
@@ -452,6 +516,14 @@ impl<'a> Server<'a> {
     }
 }
 
+fn caller(number: u64, link: &Link) -> Caller {
+    Caller { number, network: Network::of(link.peer.ip()), is_certified: link.is_certified() }
+}
+
+fn party(link: &Link) -> Party {
+    link.dialled.map_or_else(|| Party::Network(Network::of(link.peer.ip())), Party::Called)
+}
+
 fn turn(switch: &mut Switch, card: &mut Card<'_>, number: u64, link: &mut Link, now: Instant) {
     let begin = Instant::now();
     let mut looked_at = 0;
@@ -463,6 +535,10 @@ fn turn(switch: &mut Switch, card: &mut Card<'_>, number: u64, link: &mut Link, 
         let Some((header, bytes)) = link.next(now) else { return };
         if switch.handle(number, &header, &bytes, card) == Verdict::End {
             link.ending = true;
+        }
+        // Whether it has a place is asked before anything else that it says.
+        if !link.seated && link.greeted {
+            return;
         }
     }
 }

@@ -37,9 +37,14 @@ impl Stream {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
-    /// Whether TLS has not begun yet.
+    /// Whether TLS is still about who the other end is.
     pub fn is_handshaking(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
+    }
+
+    /// Whether the other end has shown a certificate: without one no handshake ends.
+    pub fn is_certified(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| !tls.is_handshaking())
     }
 
     /// Reads some 64 KiB behind `to`, if they are there. `false`: nothing more will come.
