@@ -30,7 +30,8 @@ const PLACE: &str = "data/millrace";
 fn device(name: &str, flags: OFlags) -> Result<OwnedFd, Error> {
     let path = format!("/dev/xen/{name}");
     let flags = OFlags::RDWR | OFlags::CLOEXEC | flags;
-    let hint =
-        format!("cannot open {path}; this takes root, in a domain of Xen whose kernel has xen-{name} (modprobe)");
+    // XenStore's device is in every kernel for Xen; the others are modules.
+    let module = if name == "xenbus" { String::new() } else { format!(" with xen-{name} (modprobe)") };
+    let hint = format!("cannot open {path}; this takes root, in a domain of Xen{module}");
     open(&path, flags, Mode::empty()).map_err(Error::system(hint))
 }

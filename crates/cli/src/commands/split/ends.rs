@@ -41,7 +41,8 @@ pub struct ServeArgs {
 Connects with the endpoint ADDRESS of `millrace split serve`, writes and reads its memory
 --count times for each size, checks what it reads, and prints what one operation took:
 copies, and at both sides system calls, calls of Xen, and events. Sizes beyond the
-region are left out. At last it fills the region, and prints the CRC-32 of that.
+region are left out. At last it fills the region, and prints the CRC-32 of that. For an
+endpoint that is not there yet it waits 20 seconds.
 
 Examples:
   millrace split drive 02:58:00:01:00:2a --at xen
@@ -132,8 +133,10 @@ struct Spent {
 /// Runs `split drive`.
 pub fn drive(shared: &Shared, args: &DriveArgs) -> Result<(), Failure> {
     let endpoint = open(&args.at)?;
-    endpoint.connect(args.address, PATIENCE).map_err(refused)?;
-    let (key, len) = hear_offer(&endpoint, args.address)?;
+    let (key, len) = stop::at_once(|| {
+        endpoint.connect(args.address, PATIENCE).map_err(refused)?;
+        hear_offer(&endpoint, args.address)
+    })?;
     let len = len.min(LONGEST);
     // Half of it for what is written, and half for what is read.
     let local = endpoint.allocate(2 * len as usize, Access::LOCAL).map_err(refused)?;

@@ -17,7 +17,7 @@ use millrace_split::{
 };
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
-use millrace_tool::output::{Output, Row};
+use millrace_tool::output::{Output, Row, note};
 use millrace_tool::stop;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -161,6 +161,11 @@ fn backend(shared: &Shared, args: &BackendArgs) -> Result<(), Failure> {
     let output = Output::new(shared.json);
     let mut teller = Teller::start(output)?;
     let mut backend = Backend::with(limits, doors, port, open_hosts(args)?);
+    let places = places(args);
+    match shared.json {
+        true => output.rows("serving", &[Row::new().tag("event", "serving").text("at", places)])?,
+        false => note(format!("serving programs at {places}")),
+    }
     backend.run(&stop::asked, |report| teller.tell(report));
     let untold = teller.end()?;
     let row = Row::new().tag("event", "turned away");
@@ -178,6 +183,14 @@ fn backend(shared: &Shared, args: &BackendArgs) -> Result<(), Failure> {
     Ok(output.rows("the port", &[counts.pairs().into_iter().fold(row, |row, (name, count)| row.count(name, count))])?)
 }
 
+/// Where programs come from: `/tmp/split.sock, ivshmem:/tmp/iv.sock, xen`.
+fn places(args: &BackendArgs) -> String {
+    let sockets = args.socket.iter().map(|path| path.display().to_string());
+    let machines = args.ivshmem.iter().map(|path| format!("ivshmem:{}", path.display()));
+    let domains = args.xen.then(|| "xen".to_owned());
+    sockets.chain(machines).chain(domains).collect::<Vec<_>>().join(", ")
+}
+
 fn wanted(spec: &str) -> Wanted {
     let Rail { card, port, .. } = millrace_message::endpoint::rail(spec);
     Wanted { card, port, ..Wanted::default() }
@@ -186,7 +199,7 @@ fn wanted(spec: &str) -> Wanted {
 fn open_hosts(args: &BackendArgs) -> Result<Hosts, Failure> {
     let (ip, link) = (args.rdma_ip, args.rdma_wire.as_deref().map(wanted));
     if let Some(ip) = ip.filter(|ip| link.is_some() && millrace_link::is_of_linux(*ip)) {
-        millrace_tool::output::note(format!(
+        note(format!(
             "--rdma-ip: an interface of this host has the address {ip}, too. If it is on that wire, both answer for it: choose a free address of that network"
         ));
     }
