@@ -11,6 +11,7 @@ use millrace_agent::wire::group::{Bucket, GroupMod, kind};
 use millrace_agent::wire::instruction::Instruction;
 use millrace_agent::wire::meter::{Band, MeterMod};
 use millrace_agent::wire::multipart::{Answer, Question};
+use millrace_agent::wire::oxm::Oxm;
 use millrace_agent::wire::packet::PacketOut;
 use millrace_agent::wire::port::{PortMod, config, number};
 
@@ -47,6 +48,39 @@ fn groups_are_inlined_or_spread_and_entries_follow() {
     assert_eq!(world.refused(&group(2, 0, 0xffff_fffc, vec![])), None);
     assert_eq!(world.switch.counts(), [0, 0, 0]);
     assert!(world.rules().is_empty());
+}
+
+/// Whoever is to fail over is told at once if it cannot.
+#[test]
+fn an_entry_that_a_bucket_does_not_fit_is_refused_whichever_counts() {
+    let mut world = World::new();
+    let bucket = |port, actions| Bucket { weight: 0, watch_port: port, watch_group: 0xffff_ffff, actions };
+    let group = |command, group, second: Vec<Action>| {
+        let buckets = vec![bucket(1, vec![output(1)]), bucket(2, [second, vec![output(2)]].concat())];
+        Message::GroupMod(GroupMod { command, kind: kind::FAST_FAILOVER, group, buckets })
+    };
+    let many = vec![Action::SetNwTtl(3); 60];
+    for (number, second) in [(1, vec![]), (2, vec![Action::DecNwTtl]), (3, vec![Action::PopVlan]), (4, many)] {
+        assert_eq!(world.refused(&group(0, number, second)), None);
+    }
+    let entry = |matching, actions| Message::FlowMod(flow(1, matching, actions));
+    let port_3 = vec![Oxm::basic(0, &[0, 0, 0, 3])];
+    let inconsistent = Some(error::action::MATCH_INCONSISTENT);
+    assert_eq!(world.refused(&entry(port_3.clone(), vec![Action::Group(2)])), inconsistent);
+    assert_eq!(world.refused(&entry(ip(), vec![Action::Group(3)])), inconsistent);
+    let behind = vec![Action::Group(2), output(3)];
+    assert_eq!(world.refused(&entry(ip(), behind)), Some(error::action::UNSUPPORTED_ORDER));
+    let long = [vec![output(3); 4], vec![Action::Group(4)]].concat();
+    assert_eq!(world.refused(&entry(ip(), long)), Some(error::action::TOO_MANY));
+    assert_eq!(world.refused(&entry(ip(), vec![Action::Group(1), Action::Group(2)])), None);
+    // A group that is changed is to fit those that use it.
+    assert_eq!(world.refused(&entry(ip(), vec![Action::Group(2)])), None);
+    assert_eq!(world.refused(&entry(port_3, vec![Action::Group(1)])), None);
+    assert_eq!(world.refused(&group(1, 1, vec![Action::DecNwTtl])), inconsistent);
+    world.table.down = vec![0];
+    world.switch.look_at_ports(&mut world.table);
+    assert_eq!(world.switch.behind(), 0);
+    assert!(world.rules().iter().all(|rule| rule.ends_with("output:1")), "{:?}", world.rules());
 }
 
 fn weighty(port: u32, weight: u16) -> Bucket {

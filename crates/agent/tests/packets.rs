@@ -9,7 +9,7 @@ use millrace_agent::wire::flow::FlowMod;
 use millrace_agent::wire::instruction::Instruction;
 use millrace_agent::wire::oxm::Oxm;
 use millrace_agent::wire::port::number;
-use millrace_agent::wire::switch::Wants;
+use millrace_agent::wire::switch::{Config, Wants};
 
 #[test]
 fn packets_go_to_controllers_and_come_from_them() {
@@ -101,8 +101,9 @@ fn a_packet_of_which_a_part_is_told_is_kept_and_used_once() {
     let mut world = World::new();
     let some = Action::Output { port: number::CONTROLLER, max_len: 20 };
     assert_eq!(world.refused(&Message::FlowMod(flow(0, vec![], vec![some]))), None);
+    let of_ip = || [to_port_80(), vec![0; 6]].concat();
     let hear = |world: &mut World, len: u32| {
-        let heard = Heard { port: 1, tunnel: None, rules: vec![7], is_expired: false, len, bytes: vec![9; 60] };
+        let heard = Heard { port: 1, tunnel: None, rules: vec![7], is_expired: false, len, bytes: of_ip() };
         world.switch.packet_in(heard, &mut world.table);
         let said = world.said();
         let Message::PacketIn(packet) = &said[0] else { panic!("{said:?}") };
@@ -160,4 +161,89 @@ fn a_packet_whose_time_is_over_is_told_to_those_who_want_that() {
     assert!(world.table.sent.is_empty());
     let told = world.said();
     assert!(matches!(&told[..], [Message::PacketIn(packet)] if packet.reason == 2 && packet.data == data), "{told:?}");
+}
+
+/// Controllers tell tables and tenants apart by it.
+#[test]
+fn a_packet_has_the_metadata_that_entries_have_written() {
+    let mut world = World::new();
+    let write = |metadata, mask| Instruction::WriteMetadata { metadata, mask };
+    let entry = |table, instructions| Message::FlowMod(FlowMod { table, instructions, ..flow(1, vec![], vec![]) });
+    let apply = Instruction::ApplyActions(vec![output(number::CONTROLLER)]);
+    let first = vec![write(0xa5, 0xff), Instruction::GotoTable(2)];
+    assert_eq!(world.refused(&entry(0, first)), None);
+    assert_eq!(world.refused(&entry(2, vec![apply, write(0xf00, 0xf0f), Instruction::GotoTable(3)])), None);
+    assert_eq!(world.refused(&entry(3, vec![Instruction::ApplyActions(vec![output(number::CONTROLLER)])])), None);
+    let data = to_port_80();
+    let actions = vec![output(number::TABLE)];
+    let out = millrace_agent::wire::packet::PacketOut { buffer: 0xffff_ffff, in_port: 2, actions, data };
+    world.send(1, &Message::PacketOut(out));
+    let told = |said: Vec<Message>| -> Vec<_> {
+        let packets = said.into_iter().map(|one| match one {
+            Message::PacketIn(packet) => packet,
+            other => panic!("{other:?}"),
+        });
+        packets.map(|packet| packet.matching).collect()
+    };
+    let metadata = |value: u64| vec![Oxm::basic(0, &[0, 0, 0, 2]), Oxm::basic(2, &value.to_be_bytes())];
+    assert_eq!(told(world.said()), [metadata(0xa5), metadata(0xfa0)]);
+    // Of one that the datapath has sent the switch knows by the entries that it has met.
+    world.table.numbered = true;
+    let numbers = [0, 2, 3];
+    let heard = |rules: &[u64]| Heard {
+        port: 1,
+        tunnel: None,
+        rules: rules.to_vec(),
+        is_expired: false,
+        len: 60,
+        bytes: vec![0; 60],
+    };
+    world.switch.set_now(std::time::Duration::from_secs(9));
+    world.switch.packet_in(heard(&numbers[..2]), &mut world.table);
+    world.switch.packet_in(heard(&numbers), &mut world.table);
+    assert_eq!(told(world.said()), [metadata(0xa5), metadata(0xfa0)]);
+}
+
+/// Section 7.3.2: it bounds what is told of packets without an output to controllers.
+#[test]
+fn of_a_packet_whose_time_is_over_as_much_is_told_as_was_configured() {
+    let mut world = World::new();
+    assert_eq!(world.refused(&Message::FlowMod(flow(3, ip(), vec![Action::DecNwTtl, output(3)]))), None);
+    world.send(1, &Message::SetWants(Wants { packet_in: [0b100, 0], ..Wants::default() }));
+    for (miss_send_len, told, kept) in [(0, 0, true), (20, 20, true), (64, 60, false), (0xffff, 60, false)] {
+        world.send(1, &Message::SetConfig(Config { flags: 0, miss_send_len }));
+        let heard = Heard { port: 1, tunnel: None, rules: vec![7], is_expired: true, len: 60, bytes: vec![9; 60] };
+        world.switch.packet_in(heard, &mut world.table);
+        let said = world.said();
+        let [Message::PacketIn(packet)] = &said[..] else { panic!("{said:?}") };
+        assert_eq!((packet.data.len(), packet.buffer != 0xffff_ffff), (told, kept), "{miss_send_len}");
+    }
+}
+
+/// A packet that is kept is not lost with a message that cannot be, and goes through the tables with an entry.
+#[test]
+fn a_packet_that_is_kept_waits_for_a_message_that_can_be() {
+    let mut world = World::new();
+    let some = Action::Output { port: number::CONTROLLER, max_len: 20 };
+    assert_eq!(world.refused(&Message::FlowMod(flow(0, vec![], vec![some]))), None);
+    for _ in 0..2 {
+        let bytes = to_port_80();
+        let len = bytes.len() as u32;
+        let heard = Heard { port: 1, tunnel: None, rules: vec![7], is_expired: false, len, bytes };
+        world.switch.packet_in(heard, &mut world.table);
+    }
+    world.said();
+    let out = |port| {
+        let (actions, data) = (vec![output(port)], vec![]);
+        Message::PacketOut(millrace_agent::wire::packet::PacketOut { buffer: 1, in_port: 2, actions, data })
+    };
+    assert_eq!(world.refused(&out(99)), Some(error::action::BAD_OUT_PORT));
+    assert_eq!(world.refused(&out(3)), None);
+    let entry = |table, actions| FlowMod { buffer: 2, table, ..flow(5, ip(), actions) };
+    assert_eq!(world.refused(&Message::FlowMod(entry(4, vec![output(99)]))), Some(error::action::BAD_OUT_PORT));
+    let goto = FlowMod { instructions: vec![Instruction::GotoTable(4)], ..flow(5, ip(), vec![]) };
+    assert_eq!(world.refused(&Message::FlowMod(goto)), None);
+    world.table.sent.clear();
+    assert_eq!(world.refused(&Message::FlowMod(entry(4, vec![output(1)]))), None);
+    assert_eq!(world.table.sent, [(54, 1, "output:0".to_owned())]);
 }

@@ -10,7 +10,7 @@ use millrace_agent::wire::error;
 use millrace_agent::wire::flow::FlowMod;
 use millrace_agent::wire::group::{Bucket, GroupMod, kind};
 use millrace_agent::wire::instruction::Instruction;
-use millrace_agent::wire::multipart::Question;
+use millrace_agent::wire::multipart::{Answer, Question};
 use millrace_agent::wire::oxm::Oxm;
 use millrace_agent::wire::port::{PortMod, config, number};
 use std::time::Duration;
@@ -223,4 +223,76 @@ fn the_first_table_stands_before_those_of_controllers() {
     }
     let own: Vec<_> = table.rules().map(|rule| table.whose(&FlowKey::of(rule))).collect();
     assert_eq!(own, [Whose::Rest, Whose::Tunnel(9), Whose::Rest]);
+}
+
+fn change(number: u32, config: u32, mask: u32) -> Message {
+    Message::PortMod(PortMod { number, mac: [2, 0, 0, 0, 0, number as u8], config, mask, advertise: 0 })
+}
+
+/// A port that was closed is so for whoever comes next, whether it is there or not, and whatever that one is called.
+#[test]
+fn a_port_stays_closed_when_it_or_the_name_of_the_switch_has_gone() {
+    let mut world = World::new();
+    assert_eq!(world.refused(&change(3, config::PORT_DOWN, config::PORT_DOWN)), None);
+    let closing = world.rules();
+    let messages: Vec<_> = world.switch.messages().collect();
+    world.table.absent = vec![2];
+    let mut other = Switch::new(Identity { datapath: 5, ..Identity::default() });
+    other.look_at_ports(&mut world.table);
+    let changes = other.restore(&messages, false, &mut world.table).unwrap();
+    let [Change::Add(rule)] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!([rule.to_string()], closing[..]);
+    let kept: Vec<_> = other.messages().collect();
+    assert!(
+        matches!(&kept[..], [Message::PortMod(kept)] if (kept.number, kept.config) == (3, config::PORT_DOWN)),
+        "{kept:?}"
+    );
+    world.switch = other;
+    world.join(1);
+    world.table.absent = vec![];
+    world.switch.look_at_ports(&mut world.table);
+    let said = world.said();
+    let [Message::PortStatus(status)] = &said[..] else { panic!("{said:?}") };
+    assert_eq!((status.port.number, status.port.config), (3, config::PORT_DOWN));
+}
+
+/// One entry for a port that has gone keeps nobody from closing another.
+#[test]
+fn a_port_can_be_closed_while_an_entry_cannot_follow() {
+    let mut world = World::new();
+    assert_eq!(world.refused(&Message::FlowMod(flow(1, ip(), vec![output(3)]))), None);
+    world.table.absent = vec![2];
+    world.switch.look_at_ports(&mut world.table);
+    world.said();
+    assert_eq!(world.switch.behind(), 1);
+    assert_eq!(world.refused(&change(1, config::NO_FWD, config::NO_FWD)), None);
+    assert_eq!(world.switch.behind(), 1);
+    world.table.absent = vec![];
+    world.switch.look_at_ports(&mut world.table);
+    assert_eq!(world.switch.behind(), 0);
+}
+
+/// Ports of the card have no queues: that is an answer for who asks for all, and an error for who names one.
+#[test]
+fn queues_are_those_of_the_host() {
+    let mut world = World::new();
+    let ask = |port, queue| Message::MultipartRequest(0, Question::Queue(port, queue));
+    let mut answer = |port, queue| {
+        world.send(1, &ask(port, queue));
+        match &world.said()[..] {
+            [Message::MultipartReply(_, Answer::Queue(queues))] => Ok(queues.len()),
+            [Message::Error(error)] => Err(error.refusal),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((answer(1, u32::MAX), answer(number::LOCAL, u32::MAX)), (Ok(0), Ok(4)));
+    assert_eq!(answer(1, 0), Err(error::queue_op::BAD_QUEUE));
+    assert_eq!(answer(9, u32::MAX), Err(error::queue_op::BAD_PORT));
+    let entry = |actions| Message::FlowMod(flow(1, ip(), actions));
+    assert_eq!(world.refused(&entry(vec![output(1), Action::SetQueue(3), output(number::LOCAL)])), None);
+    let lost = [output(1), output(number::FLOOD), output(number::IN_PORT)];
+    for lost in lost {
+        let refused = world.refused(&entry(vec![Action::SetQueue(3), lost]));
+        assert_eq!(refused, Some(error::action::BAD_QUEUE));
+    }
 }

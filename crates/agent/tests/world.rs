@@ -21,6 +21,10 @@ pub struct Table {
     /// Refuses rules of this priority.
     pub full: Option<u16>,
     pub down: Vec<u32>,
+    /// Rules have the numbers of their tables, and not all the same.
+    pub numbered: bool,
+    /// Ports that are not there.
+    pub absent: Vec<u32>,
     pub commits: usize,
     /// Commits, done or not.
     pub tried: usize,
@@ -66,7 +70,8 @@ impl Datapath for Table {
 
     fn snapshot(&mut self) -> Result<Snapshot, Rejected> {
         let counts = Counts { packets: 3, bytes: 180, age_ns: 1_500_000_000, number: 7 };
-        let rules = self.rules.keys().map(|key| (*key, counts)).collect();
+        let number = |key: &FlowKey| if self.numbered { key.table.into() } else { counts.number };
+        let rules = self.rules.keys().map(|key| (*key, Counts { number: number(key), ..counts })).collect();
         Ok(Snapshot { rules, metered: vec![(1, 5)], unmatched: 2, ..Snapshot::default() })
     }
 
@@ -76,7 +81,8 @@ impl Datapath for Table {
             PortInfo { port, name: format!("p{port}"), plugged: true, link, counters: [1; 6] }
         };
         let queue = |queue| QueueInfo { queue, ..QueueInfo::default() };
-        Ok(((0..3).map(port).collect(), (0..4).map(queue).collect()))
+        let there = (0..3).filter(|port| !self.absent.contains(port));
+        Ok((there.map(port).collect(), (0..4).map(queue).collect()))
     }
 
     fn send(&mut self, frame: &[u8], port: u32, actions: &[millrace_flow::Action]) -> Result<(), Rejected> {

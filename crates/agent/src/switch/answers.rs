@@ -15,6 +15,9 @@ use crate::wire::{HEADER, LONGEST, Message};
 use millrace_flow::rule::TABLES;
 use std::collections::HashMap;
 
+/// All queues of a port, as `OFPQ_ALL`.
+const ALL_QUEUES: u32 = u32::MAX;
+
 impl Switch {
     pub(super) fn multipart(
         &mut self,
@@ -207,10 +210,15 @@ impl Switch {
         self.look_at_ports(datapath);
         if port != number::LOCAL && port != number::ANY {
             let known = self.ports.iter().any(|known| known.port + 1 == port);
-            return if known { Err(queue_op::BAD_QUEUE) } else { Err(queue_op::BAD_PORT) };
+            // It has none, and that is an answer for whoever asks for all.
+            return match (known, wanted) {
+                (true, ALL_QUEUES) => Ok(Vec::new()),
+                (true, _) => Err(queue_op::BAD_QUEUE),
+                (false, _) => Err(queue_op::BAD_PORT),
+            };
         }
         let lifetime = Lifetime::of_ns(self.now.as_nanos() as u64);
-        let meant = self.queues.iter().filter(|queue| wanted == u32::MAX || queue.queue == wanted);
+        let meant = self.queues.iter().filter(|queue| wanted == ALL_QUEUES || queue.queue == wanted);
         let stats: Vec<_> = meant
             .map(|queue| QueueStats {
                 port: number::LOCAL,
@@ -221,7 +229,7 @@ impl Switch {
                 lifetime,
             })
             .collect();
-        if stats.is_empty() { Err(queue_op::BAD_QUEUE) } else { Ok(stats) }
+        if stats.is_empty() && wanted != ALL_QUEUES { Err(queue_op::BAD_QUEUE) } else { Ok(stats) }
     }
 
     pub(super) fn queue_config(&self, port: u32) -> Result<Message, Refusal> {

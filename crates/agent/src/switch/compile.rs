@@ -7,13 +7,15 @@ use super::meters::Meters;
 use super::tunnels::TunnelPort;
 use crate::wire::action::Action as Asked;
 use crate::wire::error::{Refusal, action as refused, instruction as instruction_refused};
+use crate::wire::group::{Bucket, kind};
 use crate::wire::instruction::Instruction;
 use crate::wire::oxm::Oxm;
 use crate::wire::port::number;
-use millrace_flow::Action;
 use millrace_flow::action::Reason;
+use millrace_flow::execute::emits;
 use millrace_flow::field::{Field, LOCAL, Wide};
 use millrace_flow::rule::{MAX_ACTIONS, RuleError, RuleSpec};
+use millrace_flow::{Action, Match};
 use std::net::IpAddr;
 
 /// Most actions of an entry, a packet or a bucket as they are asked for: some, such as the queue of a port, are none of the flow table. With it,
@@ -35,6 +37,8 @@ pub(super) struct World<'a> {
     pub closed: &'a [u32],
     /// Queues of the host.
     pub queues: u32,
+    /// Whether each bucket of a group that fails over has to be possible, and not only the one that counts now.
+    pub all_buckets: bool,
 }
 
 /// What an entry depends on, so that it is compiled again when that changes.
@@ -62,6 +66,8 @@ pub(super) struct Compiled {
 /// Actions that are being put together.
 struct Line<'a> {
     world: &'a World<'a>,
+    /// What packets match that get there; `None`: anything may be done to them.
+    matching: Option<&'a Match>,
     reason: Reason,
     /// The queue at the port that comes next.
     queue: Option<u32>,
@@ -73,6 +79,8 @@ struct Line<'a> {
     done: Compiled,
     /// The frame is not what it is to be any more for what comes behind a group.
     spoilt: bool,
+    /// How many actions more there would be if of each group that fails over the longest bucket counted.
+    spare: usize,
 }
 
 /// The actions of an entry.
@@ -81,7 +89,11 @@ struct Line<'a> {
 /// What cannot be, by type and code.
 pub(super) fn entry(key: &FlowKey, instructions: &[Instruction], world: &World<'_>) -> Result<Compiled, Refusal> {
     let reason = if key.is_miss() { Reason::NoMatch } else { Reason::Action };
-    let mut line = Line { in_port: in_port(key), ..Line::new(world, reason, has_tag(&key.matching)) };
+    let mut line = Line {
+        matching: Some(&key.matching),
+        in_port: in_port(key),
+        ..Line::new(world, reason, has_tag(&key.matching))
+    };
     let parts = Parts::of(instructions)?;
     if parts.apply.len() + parts.write.len() > MOST_ASKED {
         return Err(refused::TOO_MANY);
@@ -218,7 +230,18 @@ fn action_set(written: &[Asked]) -> Result<Vec<Asked>, Refusal> {
 impl<'a> Line<'a> {
     fn new(world: &'a World<'a>, reason: Reason, tagged: bool) -> Self {
         let done = Compiled::default();
-        Self { world, reason, queue: None, tagged, in_port: None, remote: None, done, spoilt: false }
+        Self {
+            world,
+            matching: None,
+            reason,
+            queue: None,
+            tagged,
+            in_port: None,
+            remote: None,
+            done,
+            spoilt: false,
+            spare: 0,
+        }
     }
 
     fn all(&mut self, actions: &[Asked]) -> Result<(), Refusal> {
@@ -230,7 +253,7 @@ impl<'a> Line<'a> {
             return Err(refused::UNSUPPORTED_ORDER);
         }
         // A group has many actions, and can be named many times: they are counted before there are too many.
-        if self.done.actions.len() >= MAX_ACTIONS {
+        if self.done.actions.len() + self.spare >= MAX_ACTIONS {
             return Err(refused::TOO_MANY);
         }
         self.done.actions.push(action);
@@ -312,6 +335,7 @@ impl<'a> Line<'a> {
         match port {
             number::IN_PORT => {
                 self.uses(Use::Ports);
+                self.no_queue()?;
                 match self.in_port.and_then(|port| self.tunnel(port)) {
                     Some(tunnel) => self.enter(tunnel, true),
                     None => self.push(Action::InPort),
@@ -331,6 +355,7 @@ impl<'a> Line<'a> {
             }
             number::ALL | number::FLOOD => {
                 self.uses(Use::Ports);
+                self.no_queue()?;
                 // Where a frame came in, `output` leaves it out. A tunnel that leads nowhere is no way.
                 let open = self.world.ports.iter().filter(|port| !self.world.closed.contains(port));
                 open.into_iter().try_for_each(|port| match self.tunnel(*port) {
@@ -342,12 +367,18 @@ impl<'a> Line<'a> {
             _ => {
                 let port = port_of(port).filter(|port| self.world.ports.contains(port)).ok_or(refused::BAD_OUT_PORT)?;
                 self.uses(Use::Ports);
+                self.no_queue()?;
                 match self.tunnel(port) {
                     Some(tunnel) => self.enter(tunnel, false),
                     None => self.push(Action::Output(port)),
                 }
             }
         }
+    }
+
+    /// Only the host has queues: whoever names one for another port is told that it has no effect there.
+    fn no_queue(&self) -> Result<(), Refusal> {
+        if self.queue.is_some() { Err(refused::BAD_QUEUE) } else { Ok(()) }
     }
 
     fn tunnel(&self, port: u32) -> Option<&'a TunnelPort> {
@@ -400,23 +431,70 @@ impl<'a> Line<'a> {
         }
         let mut parts = Vec::new();
         for bucket in group.active(self.world.live) {
-            let new = Line::new(self.world, self.reason, self.tagged);
-            let mut part = Line { in_port: self.in_port, remote: self.remote, ..new };
-            part.all(&bucket.actions)?;
-            let changes = part.done.actions.iter().any(|action| !millrace_flow::execute::emits(action));
-            // Without anybody who gets it, nothing has to be done to it.
-            if part.done.actions.iter().any(millrace_flow::execute::emits) {
-                parts.push((changes, part.done.actions));
+            let part = self.bucket(bucket)?;
+            self.done.told = self.done.told.max(part.told);
+            part.uses.iter().for_each(|of| self.uses(*of));
+            parts.extend(part.into_part());
+        }
+        parts.sort_by_key(|part| part.changes);
+        let pushed: usize = parts.iter().map(|part| part.actions.len()).sum();
+        for part in parts {
+            part.actions.into_iter().try_for_each(|action| self.push(action))?;
+            self.spoilt |= part.changes;
+        }
+        match group.desc.kind {
+            kind::FAST_FAILOVER if self.world.all_buckets => self.others(&group.desc.buckets, pushed),
+            _ => Ok(()),
+        }
+    }
+
+    /// What a bucket does, by itself.
+    fn bucket(&self, bucket: &Bucket) -> Result<Compiled, Refusal> {
+        let new = Line::new(self.world, self.reason, self.tagged);
+        let mut part = Line { in_port: self.in_port, remote: self.remote, ..new };
+        part.all(&bucket.actions)?;
+        Ok(part.done)
+    }
+
+    /// Any bucket of a group that fails over may count one day, and nobody is there then who could be told that it cannot be: what is put together is
+    /// to be possible with each, `pushed` being the length of the one that counts now. One that changes the frame is behind all others and the last, so
+    /// whether its changes can be does not depend on what other groups choose.
+    fn others(&mut self, buckets: &[Bucket], pushed: usize) -> Result<(), Refusal> {
+        let before = self.done.actions.len() - pushed;
+        let mut longest = pushed;
+        for bucket in buckets {
+            let Some(part) = self.bucket(bucket)?.into_part() else { continue };
+            longest = longest.max(part.actions.len());
+            if part.changes {
+                self.spoilt = true;
+                self.check([&self.done.actions[..before], &part.actions].concat())?;
             }
-            self.done.told = self.done.told.max(part.done.told);
-            part.done.uses.into_iter().for_each(|of| self.uses(of));
         }
-        parts.sort_by_key(|(changes, _)| *changes);
-        for (changes, actions) in parts {
-            actions.into_iter().try_for_each(|action| self.push(action))?;
-            self.spoilt |= changes;
-        }
-        Ok(())
+        self.spare += longest - pushed;
+        let len = self.done.actions.len() + self.spare;
+        if len > MAX_ACTIONS { Err(refused::TOO_MANY) } else { Ok(()) }
+    }
+
+    /// Whether these actions can be done to packets of the entry.
+    fn check(&self, actions: Vec<Action>) -> Result<(), Refusal> {
+        let Some(matching) = self.matching.copied() else { return Ok(()) };
+        let rule = RuleSpec { matching, actions, ..RuleSpec::default() };
+        rule.check().map_err(|wrong| refused_by(&wrong))
+    }
+}
+
+/// What a bucket adds to an entry.
+struct Part {
+    actions: Vec<Action>,
+    /// It changes the frame.
+    changes: bool,
+}
+
+impl Compiled {
+    /// As a part of a group: without anybody who gets the frame, nothing has to be done to it.
+    fn into_part(self) -> Option<Part> {
+        let changes = !self.actions.iter().all(emits);
+        self.actions.iter().any(emits).then_some(Part { actions: self.actions, changes })
     }
 }
 

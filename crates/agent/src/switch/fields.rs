@@ -49,6 +49,8 @@ const VLAN_VID: u8 = 6;
 pub const IN_PORT: u8 = 0;
 /// The field for the tunnel.
 pub const TUNNEL_ID: u8 = 38;
+/// What goes with a packet from table to table.
+pub const METADATA: u8 = 2;
 
 /// Nicira's field for the other end of the tunnel out of which a packet came.
 pub const TUNNEL_SOURCE: u8 = 31;
@@ -290,12 +292,25 @@ pub fn is_of_tag(field: Field) -> bool {
     matches!(field, Field::DlVlan | Field::DlVlanPcp)
 }
 
-/// Where a packet came in, and what is known of its tunnel; `local` is the address of this end.
-pub fn came_in(port: u32, tunnel: Option<Tunnel>, local: Option<Ipv4Addr>) -> Vec<Oxm> {
-    let in_port = |port: u32| Oxm::basic(IN_PORT, &number_of_port(port).to_be_bytes());
-    let Some(Tunnel { id, src, port: Some(port) }) = tunnel else { return vec![in_port(port)] };
+/// Value and mask that an action sets of the metadata, if that is the field.
+pub fn metadata(oxm: &Oxm) -> Option<(u64, u64)> {
+    match set(oxm) {
+        Ok(Action::SetField { field: Field::Metadata, value, mask }) => Some((value.0[0], mask.0[0])),
+        _ => None,
+    }
+}
+
+/// Where a packet came in, its metadata if there is any (section 7.4.1), and what is known of its tunnel; `local` is the address of this end.
+pub fn came_in(port: u32, metadata: u64, tunnel: Option<Tunnel>, local: Option<Ipv4Addr>) -> Vec<Oxm> {
+    let tunnelled = tunnel.and_then(|tunnel| Some((tunnel.id, tunnel.src, tunnel.port?)));
+    let port = tunnelled.map_or(port, |(_, _, port)| port);
+    let mut known = vec![Oxm::basic(IN_PORT, &number_of_port(port).to_be_bytes())];
+    if metadata != 0 {
+        known.push(Oxm::basic(METADATA, &metadata.to_be_bytes()));
+    }
+    let Some((id, src, _)) = tunnelled else { return known };
     let nicira = |field: u8, value: u32| Oxm { class: NICIRA, ..Oxm::basic(field, &value.to_be_bytes()) };
-    let mut known = vec![in_port(port), Oxm::basic(TUNNEL_ID, &u64::from(id).to_be_bytes())];
+    known.push(Oxm::basic(TUNNEL_ID, &u64::from(id).to_be_bytes()));
     if let Some(local) = local {
         known.extend([nicira(TUNNEL_SOURCE, src), nicira(TUNNEL_TARGET, local.to_bits())]);
     }

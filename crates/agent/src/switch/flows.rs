@@ -2,14 +2,16 @@
 
 use super::Switch;
 use super::batch::{Leaving, Undo};
-use super::compile::{self, Compiled};
+use super::compile::{self, Compiled, World};
 use super::datapath::{Change, FlowKey};
 use super::entries::Entry;
 use super::fields;
 use super::packets::PUNTS;
 use crate::wire::error::{Refusal, flow_mod as refused, request};
 use crate::wire::flow::{ALL_TABLES, FlowMod, FlowQuestion, NO_BUFFER, command, flag, removed};
+use crate::wire::group::kind::FAST_FAILOVER;
 use crate::wire::group::number::ANY as ANY_GROUP;
+use crate::wire::instruction::Instruction;
 use crate::wire::port::number::ANY as ANY_PORT;
 use millrace_flow::Match;
 use millrace_flow::rule::RuleSpec;
@@ -49,7 +51,7 @@ impl Switch {
         if change.flags & flag::CHECK_OVERLAP != 0 && self.overlaps(&key) {
             return Err(refused::OVERLAP);
         }
-        let compiled = self.compiled(&key, &change.instructions)?;
+        let compiled = self.possible(&key, &change.instructions)?;
         self.sequence += 1;
         let entry = Entry {
             cookie: change.cookie,
@@ -80,7 +82,7 @@ impl Switch {
     }
 
     fn modify(&mut self, key: FlowKey, change: &FlowMod) -> Result<(), Refusal> {
-        let compiled = self.compiled(&key, &change.instructions)?;
+        let compiled = self.possible(&key, &change.instructions)?;
         let Some(old) = self.entries.get(&key) else { return Ok(()) };
         // The rule's cookie says whether it sends to controllers: it is modified, too.
         let (instructions, uses) = (change.instructions.clone(), compiled.uses.clone());
@@ -111,11 +113,28 @@ impl Switch {
     /// Compiles an entry again, since something that it uses is another.
     pub(super) fn renew(&mut self, key: FlowKey) -> Result<(), Refusal> {
         let Some(entry) = self.entries.get(&key).cloned() else { return Ok(()) };
-        let compiled = self.compiled(&key, &entry.instructions)?;
+        let compiled = self.possible(&key, &entry.instructions)?;
+        self.renew_as(key, entry, compiled);
+        Ok(())
+    }
+
+    /// Compiles entries again, since ports are not what they were. One that sends to a port that has gone stays as it is: how many do.
+    pub(super) fn renew_for_ports(&mut self, keys: &[FlowKey]) -> usize {
+        let mut behind = 0;
+        for key in keys {
+            let Some(entry) = self.entries.get(key).cloned() else { continue };
+            match self.compiled(key, &entry.instructions) {
+                Ok(compiled) => self.renew_as(*key, entry, compiled),
+                Err(_) => behind += 1,
+            }
+        }
+        behind
+    }
+
+    fn renew_as(&mut self, key: FlowKey, entry: Entry, compiled: Compiled) {
         let entry = Entry { uses: compiled.uses.clone(), told: compiled.told, ..entry };
         self.batch.changes.push(Change::Modify(rule(&key, &entry, compiled)));
         self.put_flow(key, Some(entry));
-        Ok(())
     }
 
     /// The rule of an entry that is there.
@@ -131,12 +150,23 @@ impl Switch {
         old
     }
 
-    fn compiled(
-        &self,
-        key: &FlowKey,
-        instructions: &[crate::wire::instruction::Instruction],
-    ) -> Result<Compiled, Refusal> {
+    fn compiled(&self, key: &FlowKey, instructions: &[Instruction]) -> Result<Compiled, Refusal> {
         compile::entry(key, instructions, &self.world())
+    }
+
+    /// What becomes of an entry now, if it can be whatever ports come up, go down, or are opened.
+    fn possible(&self, key: &FlowKey, instructions: &[Instruction]) -> Result<Compiled, Refusal> {
+        let compiled = self.compiled(key, instructions)?;
+        let fails_over = |of: &compile::Use| match of {
+            compile::Use::Group(number) => {
+                self.groups.get(*number).is_some_and(|group| group.desc.kind == FAST_FAILOVER)
+            }
+            _ => false,
+        };
+        if !self.closed.is_empty() || compiled.uses.iter().any(fails_over) {
+            compile::entry(key, instructions, &World { closed: &[], all_buckets: true, ..self.world() })?;
+        }
+        Ok(compiled)
     }
 
     fn overlaps(&self, key: &FlowKey) -> bool {

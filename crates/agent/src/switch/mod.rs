@@ -119,6 +119,8 @@ pub struct Switch {
     kept: kept::Kept,
     /// Entries that have gone and of which nobody knows what they had.
     untold: u64,
+    /// Entries that could not be what the ports ask for, when these were looked at last.
+    behind: usize,
     /// When entries that could not follow the ports try again, and how long it is until then.
     follows: Option<(Duration, Duration)>,
     outgoing: Vec<Outgoing>,
@@ -154,6 +156,7 @@ impl Switch {
             packets: packets::Packets::default(),
             kept: kept::Kept::default(),
             untold: 0,
+            behind: 0,
             follows: None,
             outgoing: Vec::new(),
             now: Duration::ZERO,
@@ -214,9 +217,12 @@ impl Switch {
         datapath: &mut dyn Datapath,
     ) -> Result<Vec<Change>, Rejected> {
         for message in messages {
-            match self.apply(message) {
-                Ok(()) => self.kept.forget(message),
-                Err(_) => self.kept.keep(message),
+            match message {
+                Message::PortMod(change) => self.configure(change),
+                other => match self.apply(other) {
+                    Ok(()) => self.kept.forget(other),
+                    Err(_) => self.kept.keep(other),
+                },
             }
             self.batch = Batch::default();
         }
@@ -273,6 +279,11 @@ impl Switch {
         self.kept.iter().count()
     }
 
+    /// Entries that are as they were, since they cannot be what the ports as they are ask for: one sends to a port that has gone.
+    pub fn behind(&self) -> usize {
+        self.behind
+    }
+
     /// What was lost.
     pub fn losses(&self) -> Losses {
         Losses { untold: self.untold, ..self.packets.losses }
@@ -288,6 +299,7 @@ impl Switch {
             live: &self.live,
             closed: &self.closed,
             queues: self.queues.len() as u32,
+            all_buckets: false,
         }
     }
 
@@ -427,11 +439,19 @@ impl Switch {
             && matches!(change.command, command::ADD | command::MODIFY | command::MODIFY_STRICT)
         {
             let kept = self.packets.take(std::mem::replace(&mut change.buffer, NO_BUFFER));
-            let change = change.clone();
             self.settle(datapath);
-            match kept.and_then(|kept| self.change(message, datapath).map(|()| kept)) {
-                Ok(kept) => self.send_kept(&kept, &change, datapath),
-                Err(refusal) => self.refuse(controller, xid, refusal, bytes),
+            let done = kept.and_then(|kept| match self.change(message, datapath) {
+                Ok(()) => {
+                    self.send_kept(&kept, datapath);
+                    Ok(())
+                }
+                Err(refusal) => {
+                    self.packets.put_back(kept);
+                    Err(refusal)
+                }
+            });
+            if let Err(refusal) = done {
+                self.refuse(controller, xid, refusal, bytes);
             }
             return;
         }

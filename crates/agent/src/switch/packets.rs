@@ -8,7 +8,8 @@ use super::{Switch, compile};
 use crate::wire::Message;
 use crate::wire::action::Action;
 use crate::wire::error::{Refusal, action as action_refused, request};
-use crate::wire::flow::{FlowMod, NO_BUFFER};
+use crate::wire::flow::NO_BUFFER;
+use crate::wire::instruction::Instruction;
 use crate::wire::packet::{PacketIn, PacketOut, reason};
 use crate::wire::port::{config, number};
 use millrace_flow::Tunnel;
@@ -103,12 +104,36 @@ impl Packets {
         let gone = if was_there { request::BUFFER_EMPTY } else { request::BUFFER_UNKNOWN };
         at.and_then(|at| self.buffers.remove(at)).ok_or(gone)
     }
+
+    /// What was to become of it cannot be: it is kept for another try, as the oldest.
+    pub fn put_back(&mut self, kept: Buffered) {
+        self.buffers.push_front(kept);
+    }
 }
 
 /// What can be done to a packet of a controller: it goes to ports.
 pub(super) fn goes(action: &millrace_flow::Action) -> bool {
     use millrace_flow::Action::{Output, Punt, Queue, Rss};
     !matches!(action, Queue(_) | Rss(_) | Punt(_) | Output(LOCAL))
+}
+
+/// Values and masks that instructions write into the metadata, in order; of those that send the packet, what they write before.
+fn writes(instructions: &[Instruction], sends: bool) -> impl Iterator<Item = (u64, u64)> {
+    use Instruction::{ApplyActions, WriteMetadata};
+    let applied =
+        instructions.iter().find_map(|one| if let ApplyActions(actions) = one { Some(&actions[..]) } else { None });
+    let applied = applied.unwrap_or_default();
+    let ends = |action: &Action| matches!(action, Action::Output { port: number::CONTROLLER, .. } | Action::DecNwTtl);
+    let end = applied.iter().rposition(ends).filter(|_| sends).unwrap_or(applied.len());
+    let applied = applied[..end].iter().filter_map(|action| match action {
+        Action::SetField(oxm) => fields::metadata(oxm),
+        _ => None,
+    });
+    let written = instructions.iter().filter_map(move |one| match one {
+        WriteMetadata { metadata, mask } if !sends => Some((metadata & mask, *mask)),
+        _ => None,
+    });
+    applied.chain(written)
 }
 
 /// Through the tables, and not out of a port.
@@ -146,23 +171,32 @@ impl Switch {
         }
         let of = if heard.is_expired { compile::Use::Expires } else { compile::Use::Controller };
         let is_meant = |key: &FlowKey| self.entries.get(key).is_some_and(|entry| entry.uses.contains(&of));
-        let mut met = heard.rules.iter().filter_map(|rule| self.packets.numbers.get(rule)).copied();
+        let met: Vec<_> = heard.rules.iter().filter_map(|rule| self.packets.numbers.get(rule)).copied().collect();
         // The first that counts down has found it so, the last that sends has sent it as it is.
-        let key = if heard.is_expired { met.find(is_meant) } else { met.rfind(is_meant) };
-        let Some(key) = key else {
+        let at = if heard.is_expired { met.iter().position(is_meant) } else { met.iter().rposition(is_meant) };
+        let Some(at) = at else {
             self.packets.losses.unknown += 1;
             return;
         };
-        self.tell_packet(&key, heard);
+        let metadata = self.metadata(&met[..at], &met[at]);
+        self.tell_packet(&met[at], heard, metadata);
+    }
+
+    /// What the entries that a packet has met have written into its metadata before the last of them has sent it.
+    fn metadata(&self, before: &[FlowKey], last: &FlowKey) -> u64 {
+        let instructions = |key| self.entries.get(key).map_or(&[][..], |entry: &Entry| &entry.instructions);
+        let written = before.iter().flat_map(|key| writes(instructions(key), false));
+        let written = written.chain(writes(instructions(last), true));
+        written.fold(0, |now, (value, mask)| now & !mask | value)
     }
 
     /// Tells controllers of a packet, because of an entry.
-    fn tell_packet(&mut self, key: &FlowKey, heard: Heard) {
+    fn tell_packet(&mut self, key: &FlowKey, heard: Heard, metadata: u64) {
         let told = |entry: &Entry| (entry.cookie, usize::from(entry.told));
         let Some((cookie, most)) = self.entries.get(key).map(told) else { return };
         let (why, most) = match heard.is_expired {
-            // All of it: no action says how much.
-            true => (reason::INVALID_TTL, usize::MAX),
+            // No action says how much (section 7.3.2).
+            true => (reason::INVALID_TTL, usize::from(self.config.miss_send_len)),
             false if key.is_miss() => (reason::NO_MATCH, most),
             false => (reason::ACTION, most),
         };
@@ -184,7 +218,7 @@ impl Switch {
             reason: why,
             table: key.table,
             cookie,
-            matching: came_in(heard.port, heard.tunnel, self.local_of(port)),
+            matching: came_in(heard.port, metadata, heard.tunnel, self.local_of(port)),
             data,
         };
         self.tell(Message::PacketIn(packet), |wants| wants.packet_in, why);
@@ -204,6 +238,14 @@ impl Switch {
             number => Some(self.packets.take(number)?),
         };
         let data = kept.as_ref().map_or(&packet.data, |kept| &kept.bytes);
+        let done = self.send_packet(packet, data, datapath);
+        if let (Err(_), Some(kept)) = (&done, kept) {
+            self.packets.put_back(kept);
+        }
+        done
+    }
+
+    fn send_packet(&mut self, packet: &PacketOut, data: &[u8], datapath: &mut dyn Datapath) -> Result<(), Refusal> {
         let port = match packet.in_port {
             number::CONTROLLER | number::LOCAL => LOCAL,
             other => port_of(other).ok_or(request::BAD_PORT)?,
@@ -253,19 +295,15 @@ impl Switch {
         if traveller.undergo(&done, &self.groups) {
             traveller.undergo(&behind, &self.groups);
         }
-        heard.into_iter().for_each(|(key, heard)| self.tell_packet(&key, heard));
+        heard.into_iter().for_each(|(key, heard, metadata)| self.tell_packet(&key, heard, metadata));
         Ok(())
     }
 
-    /// Does to a packet that was kept what a new entry says, as far as the entry's own actions go: ports get it, and no other table.
-    pub(super) fn send_kept(&mut self, kept: &Buffered, change: &FlowMod, datapath: &mut dyn Datapath) {
-        let Ok(matching) = fields::matching(&change.matching) else { return };
-        let key = FlowKey { table: change.table, priority: change.priority, matching };
-        let Some(rule) = self.rule_of(&key) else { return };
-        let own = |action: &millrace_flow::Action| !matches!(action, millrace_flow::Action::GotoTable(_));
-        let actions: Vec<_> = rule.actions.into_iter().filter(|action| goes(action) && own(action)).collect();
-        // A port that takes nothing has lost it, as on a wire.
-        let _ = self.send_out(&kept.bytes, kept.port, &actions, datapath);
+    /// A packet that was kept goes through the tables, when the entry that it has waited for is there (section 7.3.4.2).
+    pub(super) fn send_kept(&mut self, kept: &Buffered, datapath: &mut dyn Datapath) {
+        let through = [Action::Output { port: number::TABLE, max_len: 0 }];
+        // One that no entry wants is dropped, as any other.
+        let _ = self.packet_to_tables(&kept.bytes, kept.port, &through, datapath);
     }
 
     /// Sends a packet as actions say.

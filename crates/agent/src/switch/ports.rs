@@ -86,12 +86,14 @@ impl Switch {
     /// Entries that depend on which ports there are, and which are alive. Those that the datapath does not take now are tried again.
     fn follow_ports(&mut self, datapath: &mut dyn Datapath) {
         let keys = self.entries.users(Use::Ports);
+        self.behind = 0;
         self.follow_groups();
         let mut done = self.follow(&keys, datapath);
         if done.as_ref().is_err_and(|why| !matches!(why, Rejected::Gone(_))) {
             // One that cannot be keeps no other where it is.
             self.follow_groups();
             let groups = self.commit(datapath);
+            self.behind = 0;
             done = keys.iter().map(|key| self.follow(&[*key], datapath)).fold(groups, Result::and);
         }
         let wait = self.follows.map_or(SOON, |(_, wait)| (wait * 2).min(LATE));
@@ -99,14 +101,7 @@ impl Switch {
     }
 
     fn follow(&mut self, keys: &[FlowKey], datapath: &mut dyn Datapath) -> Result<(), Rejected> {
-        for key in keys {
-            // One that sends to a port that has gone stays as it is.
-            let mark = self.batch.mark();
-            if self.renew(*key).is_err() {
-                let undo = self.batch.back_to(mark);
-                self.undo(undo);
-            }
-        }
+        self.behind += self.renew_for_ports(keys);
         self.commit(datapath)
     }
 
@@ -154,8 +149,16 @@ impl Switch {
             PortMod { advertise, .. } if *advertise != 0 => return Err(refused::BAD_ADVERTISE),
             _ => {}
         }
-        let (number, before) = (change.number, port.config);
-        let after = before & !change.mask | change.config & change.mask;
+        self.configure(change);
+        Ok(())
+    }
+
+    /// The same without a look at whether there is such a port, and with what address: what a controller has closed is closed when it comes, and
+    /// whatever this switch is called by then.
+    pub(super) fn configure(&mut self, change: &PortMod) {
+        let (number, mask) = (change.number, change.mask & config::ALL);
+        let before = self.port_configs.get(&number).copied().unwrap_or(0);
+        let after = before & !mask | change.config & mask;
         self.batch.undo.push(Undo::Port(number, before));
         self.configure_port(number, after);
         match (self.barrier(number, before), self.barrier(number, after)) {
@@ -165,11 +168,9 @@ impl Switch {
         }
         if (before ^ after) & (config::PORT_DOWN | config::NO_FWD) != 0 {
             self.follow_groups();
-            for key in self.entries.users(Use::Ports) {
-                self.renew(key)?;
-            }
+            let users = self.entries.users(Use::Ports);
+            self.behind = self.renew_for_ports(&users);
         }
-        Ok(())
     }
 
     pub(super) fn configure_port(&mut self, number: u32, new: u32) {

@@ -36,6 +36,11 @@ impl<'a> Traveller<'a> {
         Heard { port, tunnel: None, rules: Vec::new(), is_expired, len, bytes }
     }
 
+    fn metadata(&self) -> u64 {
+        let written = self.carried.iter().filter(|(field, _, _)| *field == Field::Metadata);
+        written.fold(0, |now, (_, value, mask)| now & !mask.0[0] | value.0[0])
+    }
+
     fn key(&mut self) -> Key {
         let mut key = self.frame.key();
         self.carried.iter().for_each(|(field, value, mask)| key.write(*field, *value, *mask));
@@ -78,8 +83,8 @@ impl<'a> Traveller<'a> {
 }
 
 impl Switch {
-    /// Takes a packet through the tables; what controllers are to hear of it, and the key of the entry that says so.
-    pub(super) fn through_tables(&mut self, traveller: &mut Traveller<'_>) -> Vec<(FlowKey, Heard)> {
+    /// Takes a packet through the tables; what controllers are to hear of it, with its metadata, and the key of the entry that says so.
+    pub(super) fn through_tables(&mut self, traveller: &mut Traveller<'_>) -> Vec<(FlowKey, Heard, u64)> {
         let mut heard = Vec::new();
         let mut table = Some(0);
         while let Some(now) = table {
@@ -94,7 +99,7 @@ impl Switch {
             for part in rule.actions.split_inclusive(|action| matches!(action, Action::Punt(_))) {
                 let goes_on = traveller.undergo(part, &self.groups);
                 if traveller.is_expired || goes_on && matches!(part.last(), Some(Action::Punt(_))) {
-                    heard.push((entry, traveller.heard()));
+                    heard.push((entry, traveller.heard(), traveller.metadata()));
                 }
                 if !goes_on {
                     return heard;
