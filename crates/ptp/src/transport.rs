@@ -97,8 +97,8 @@ impl Transport {
     pub fn message(self, frame: &[u8]) -> Option<Message<'_>> {
         let ethertype = u16::from_be_bytes([*frame.get(12)?, *frame.get(13)?]);
         let payload = frame.get(ETHERNET_LEN..)?;
-        let message = match (self, ethertype) {
-            (Self::Ethernet, PTP) => payload,
+        let (message, port) = match (self, ethertype) {
+            (Self::Ethernet, PTP) => (payload, None),
             (Self::Udp { address: IpAddr::V4(_) }, IPV4) => datagram(of_ipv4(payload)?)?,
             (Self::Udp { address: IpAddr::V6(_) }, IPV6) => datagram(of_ipv6(payload)?)?,
             _ => return None,
@@ -106,6 +106,8 @@ impl Transport {
         // What is behind it fills up the frame, or is not for us.
         let len = usize::from(u16::from_be_bytes([*message.get(2)?, *message.get(3)?]));
         let message = message.get(..len).filter(|message| message.len() >= HEADER_LEN && is_sound(message))?;
+        // Those whose time matters have a port of their own.
+        port.is_none_or(|port| port == port_of(message)).then_some(())?;
         Some(if is_event(message) { Message::Event(message) } else { Message::General(message) })
     }
 }
@@ -123,6 +125,11 @@ fn is_sound(message: &[u8]) -> bool {
 /// Messages of types 0 to 3 (IEEE 1588-2019 table 36).
 fn is_event(message: &[u8]) -> bool {
     message.first().is_some_and(|first| first & 0x0f < 4)
+}
+
+/// The port to which a message goes (annexes C.2 and D.2).
+fn port_of(message: &[u8]) -> u16 {
+    if is_event(message) { EVENT_PORT } else { GENERAL_PORT }
 }
 
 /// The header of a packet that no router takes further.
@@ -155,7 +162,7 @@ fn ipv6(from: Ipv6Addr, to: Ipv6Addr, len: usize) -> [u8; IPV6_LEN] {
 
 /// The header of the datagram for a message.
 fn udp(message: &[u8], checksum: u16) -> [u8; UDP_LEN] {
-    let port = if is_event(message) { EVENT_PORT } else { GENERAL_PORT }.to_be_bytes();
+    let port = port_of(message).to_be_bytes();
     let (len, checksum) = (((UDP_LEN + message.len()) as u16).to_be_bytes(), checksum.to_be_bytes());
     [port[0], port[1], port[0], port[1], len[0], len[1], checksum[0], checksum[1]]
 }
@@ -177,20 +184,23 @@ fn of_ipv4(packet: &[u8]) -> Option<&[u8]> {
     packet.get(header_len..).filter(|_| is_whole)
 }
 
-/// What an IPv6 packet carries, if it is a datagram without further headers in front of it.
+/// What an IPv6 packet carries, if it is a datagram without further headers in front of it, and its checksum is right: it has to have one (RFC 8200
+/// section 8.1).
 fn of_ipv6(packet: &[u8]) -> Option<&[u8]> {
     let is_whole = packet.first()? >> 4 == 6 && *packet.get(6)? == UDP;
-    packet.get(IPV6_LEN..).filter(|_| is_whole)
+    let udp = packet.get(IPV6_LEN..).filter(|_| is_whole)?;
+    let len = udp.get(4..6)?;
+    let datagram = udp.get(..usize::from(u16::from_be_bytes([len[0], len[1]])))?;
+    let has_one = *datagram.get(6..8)? != [0, 0];
+    let is_right = checksum([&packet[8..IPV6_LEN], len, &[0, UDP], datagram]) == 0;
+    (has_one && is_right).then_some(datagram)
 }
 
-/// The payload of a UDP datagram to one of the ports of PTP.
-fn datagram(udp: &[u8]) -> Option<&[u8]> {
+/// The payload of a UDP datagram, and the port that it is for.
+fn datagram(udp: &[u8]) -> Option<(&[u8], Option<u16>)> {
     let port = u16::from_be_bytes([*udp.get(2)?, *udp.get(3)?]);
     let len = usize::from(u16::from_be_bytes([*udp.get(4)?, *udp.get(5)?]));
-    if port != EVENT_PORT && port != GENERAL_PORT {
-        return None;
-    }
-    udp.get(UDP_LEN..len)
+    Some((udp.get(UDP_LEN..len)?, Some(port)))
 }
 
 #[cfg(test)]
@@ -260,14 +270,28 @@ mod tests {
         }
         let udp = WAYS[1].frame(MAC, &message(0, 44), false);
         for (at, value) in
-            [(14, 0x46), (14, 0x44), (14, 0x65), (20, 0x20), (23, 6), (36, 9), (39, 7), (39, 0), (45, 12)]
+            // 37: an event message to the port of general ones.
+            [
+                (14, 0x46),
+                (14, 0x44),
+                (14, 0x65),
+                (20, 0x20),
+                (23, 6),
+                (36, 9),
+                (37, 0x40),
+                (39, 7),
+                (39, 0),
+                (45, 12),
+            ]
         {
             let mut frame = udp.clone();
             frame[at] = value;
             assert_eq!(WAYS[1].message(&frame), None, "{at}");
         }
         let udp = WAYS[2].frame(MAC, &message(0, 44), false);
-        for (at, value) in [(14, 0x40), (20, 0), (20, 44), (56, 9), (59, 7), (59, 0), (65, 12)] {
+        for (at, value) in
+            [(14, 0x40), (20, 0), (20, 44), (56, 9), (57, 0x40), (59, 7), (59, 0), (60, 1), (65, 12), (80, 1)]
+        {
             let mut frame = udp.clone();
             frame[at] = value;
             assert_eq!(WAYS[2].message(&frame), None, "{at}");
