@@ -271,6 +271,7 @@ fn obey(latches: &mut Latches, command: u32) {
         r::COMMAND_WRITE_TIME => {
             let time = Time { seconds: latches.window[2], fraction: latches.fraction() };
             latches.set_time(now, time);
+            latches.forget_source(now);
         }
         _ => {
             if let Some(time) = answer(latches, command, now) {
@@ -355,5 +356,20 @@ impl Stamper {
         let time = self.timebase.at(at);
         let metadata = RxMetadata { port: self.port, seconds: time.seconds, nanoseconds: time.nanoseconds() };
         (self.metadata, self.stamped) = (metadata.encode(), true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whichever way the clock is set.
+    #[test]
+    fn a_clock_that_is_set_holds_over_nothing() {
+        let tsu = Tsu::new(true).unwrap();
+        tsu.report(Report { state: State::Holdover, ..Report::default() }, false);
+        assert_eq!(tsu.latches().said.report.state, State::Holdover);
+        _ = tsu.write(r::COMMAND.bytes(), r::COMMAND_WRITE_TIME);
+        assert_eq!(tsu.latches().said.report.state, Report::default().state);
     }
 }

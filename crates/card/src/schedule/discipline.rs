@@ -39,7 +39,7 @@ impl Discipline {
     }
 
     fn settle_at(&mut self, now: u64) {
-        let counts = now >= self.schedule.from;
+        let counts = self.schedule.counts(now);
         if counts != self.counts {
             // What another rate allows says nothing of this one.
             (self.counts, self.next) = (counts, 0);

@@ -12,7 +12,7 @@ pub(crate) use due::Due;
 
 use millrace_abi::schedule::{OVERHEAD, Schedule};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use windows::Windows;
 
 /// Who finds the wire taken for longer than this, in ns, meets a clock that was set back.
@@ -22,8 +22,11 @@ const LONGEST_FRAME: u64 = 1_000_000_000;
 pub(crate) struct PortSchedule {
     pub said: Schedule,
     windows: Windows,
-    /// From when on it counts.
-    pub from: u64,
+    /// From when on it counts. Once it does, it goes on to, wherever the clock is set (IEEE 802.1Q-2022 8.6.9.3: what has become operative stays so).
+    from: u64,
+    // Somebody has found that it counts. It says so by itself, and nothing else is read behind it: Relaxed is enough. Whoever has not seen it yet finds
+    // the same by the clock.
+    has_begun: AtomicBool,
     /// What counts until then; `None`: all gates are open.
     before: Option<Arc<PortSchedule>>,
     // When the last frame will have gone over the wire. Whoever moves it with a compare-and-exchange has the wire until then;
@@ -67,18 +70,31 @@ impl PortSchedule {
         let from = if said.base >= now { said.base } else { now + (cycle - (now - said.base) % cycle) % cycle };
         // What counts at the moment: one that was set and does not yet count is forgotten.
         let before = before.and_then(|before| before.at(now)).map(Self::alone);
-        Self { said, windows, from, before, wire: AtomicU64::new(0) }
+        Self { said, windows, from, has_begun: AtomicBool::new(false), before, wire: AtomicU64::new(0) }
+    }
+
+    /// Whether it counts at a time, or has begun to before.
+    fn counts(&self, now: u64) -> bool {
+        if self.has_begun.load(Ordering::Relaxed) {
+            return true;
+        }
+        let counts = now >= self.from;
+        if counts {
+            self.has_begun.store(true, Ordering::Relaxed);
+        }
+        counts
     }
 
     /// The one that counts at a time.
     fn at(self: &Arc<Self>, now: u64) -> Option<&Arc<Self>> {
-        if now >= self.from { Some(self) } else { self.before.as_ref() }
+        if self.counts(now) { Some(self) } else { self.before.as_ref() }
     }
 
     /// The same without what was before it, so that no chain grows.
     fn alone(self: &Arc<Self>) -> Arc<Self> {
         let wire = AtomicU64::new(self.wire.load(Ordering::Relaxed));
-        Arc::new(Self { said: self.said.clone(), windows: self.windows.clone(), from: 0, before: None, wire })
+        let (said, windows) = (self.said.clone(), self.windows.clone());
+        Arc::new(Self { said, windows, from: 0, has_begun: AtomicBool::new(true), before: None, wire })
     }
 
     /// What is said of a queue until the schedule counts, and from then on.
@@ -95,7 +111,8 @@ impl PortSchedule {
     /// The earliest time from `now` on at which a frame may leave by its gate; `None`: never. Its class, and how long it lasts, are those
     /// until the schedule counts, and from then on.
     fn gate(&self, [early, late]: [(u8, u64); 2], now: u64) -> Option<u64> {
-        if now < self.from {
+        let counts = self.counts(now);
+        if !counts {
             let (class, lasts) = early;
             let until = match &self.before {
                 Some(before) => before.windows.earliest(class, lasts, now),
@@ -106,12 +123,13 @@ impl PortSchedule {
                 return Some(at);
             }
         }
-        self.windows.earliest(late.0, late.1, now.max(self.from))
+        let first = if counts { now } else { now.max(self.from) };
+        self.windows.earliest(late.0, late.1, first)
     }
 
     /// How long a frame is on the wire by what counts at a time; `None`: nothing counts yet.
     fn lasts(&self, len: usize, now: u64) -> Option<u64> {
-        if now >= self.from { Some(self.duration(len)) } else { Some(self.before.as_ref()?.duration(len)) }
+        if self.counts(now) { Some(self.duration(len)) } else { Some(self.before.as_ref()?.duration(len)) }
     }
 
     /// Whether a frame of so many bytes may leave now, from a queue of which this is said until the schedule counts and from then on. If

@@ -65,7 +65,7 @@ fn a_new_schedule_counts_from_a_cycle_on_and_the_old_one_until_then() {
     assert_eq!((at(1, 51_000), at(1, 51_900)), (Some(51_000), Some(52_100)));
     // In the future: exactly then.
     let late = PortSchedule::new(schedule(60_000, &[(2, 1000), (1, 3000)]), 50_300, Some(&old));
-    assert_eq!((late.from, gate(&late, 1, SHORT, 60_000)), (60_000, Some(60_000)));
+    assert_eq!((late.from, gate(&late, 1, SHORT, 59_999)), (60_000, Some(60_000)));
     // One that does not count yet is forgotten by the next.
     let next = PortSchedule::new(schedule(70_000, &[(1, 2000)]), 51_000, Some(&Arc::new(late)));
     assert_eq!(gate(&next, 1, SHORT, 61_000), Some(61_000), "the old one, and not that of 60,000");

@@ -246,3 +246,19 @@ fn a_program_hears_of_what_a_schedule_drops_and_of_what_leaves() {
     assert_eq!(said(&mut scene, 1000), [1, 3, START + 4_000], "dropped, and the time is that of the one that left");
     assert_eq!(said(&mut scene, 64), [2, 4, START + 8_000]);
 }
+
+/// IEEE 802.1Q 8.6.9.3: what has become operative stays so, by whatever clock.
+#[test]
+fn a_schedule_that_has_begun_goes_on_when_the_clock_is_set_back() {
+    let gates = vec![Gate { open: 1, lasts: 50_000 }, Gate { open: 0, lasts: 50_000 }];
+    let said = Schedule { base: START, speed: GIGABIT, always: 0, gates, queues: vec![queue(0, 0, 0)] };
+    let mut scene = Scene::new(said);
+    scene.queues[0].post_one(64, 0);
+    assert_eq!(scene.leaves().len(), 1);
+    scene.queues[0].post_one(64, 0);
+    let back = START - 3 * GIGABIT;
+    scene.move_to(back + 60_000);
+    assert_eq!(scene.leaves().len(), 0, "closed");
+    scene.move_to(back + 100_000);
+    assert_eq!(scene.leaves().len(), 1, "the next cycle");
+}
