@@ -1,6 +1,8 @@
 //! Packets from controllers: what actions make of them goes out of TX queues of the ports.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::time::{Duration, Instant};
 
 use millrace::{Device, Error, Laggard, Mode, Sharing, TxQueue};
 use millrace_flow::execute::{Alone, Emissions, Frame, HEADROOM, Target, execute};
@@ -11,16 +13,34 @@ const LONGEST: usize = 64 << 10;
 /// Most who get one.
 const MOST: usize = 64;
 
+/// How long a port without a TX queue to be had is not asked for one again: each attempt asks the card for all that it has.
+const AGAIN: Duration = Duration::from_millis(500);
+
 /// TX queues of ports, opened when the first packet goes there.
-#[derive(Default)]
 pub struct Sender {
     queues: HashMap<u32, TxQueue>,
-    /// Packets for which a port had no room.
+    /// Ports that had none to be had, and when they are asked again.
+    closed: HashMap<u32, Instant>,
+    /// For changes of a packet, and for what is sent of it.
+    buffer: Vec<u8>,
+    out: Emissions,
+    /// Packets that a port did not get.
     unsent: u64,
 }
 
+impl Default for Sender {
+    fn default() -> Self {
+        let (queues, closed) = (HashMap::new(), HashMap::new());
+        let (buffer, out) = (vec![0; HEADROOM + LONGEST], Emissions::new(MOST, MOST * LONGEST / 8));
+        Self { queues, closed, buffer, out, unsent: 0 }
+    }
+}
+
 impl Sender {
-    /// Does actions to a frame that came in at `port`, and sends what is for ports. How many got it.
+    /// Does actions to a frame that came in at `port`, and sends what is for ports. How many got it: a port that does not keeps it from no other.
+    ///
+    /// # Errors
+    /// Nobody got it, and that is why the first did not.
     pub fn send(
         &mut self,
         device: &Device,
@@ -29,45 +49,63 @@ impl Sender {
         port: u32,
         actions: &[Action],
     ) -> Result<usize, Error> {
-        let mut buffer = vec![0; HEADROOM + LONGEST];
         let ingress = Ingress { port, ..Ingress::default() };
-        let mut frame = Frame::new(frame, &mut buffer, ingress);
-        let mut out = Emissions::new(MOST, MOST * LONGEST / 8);
+        let mut frame = Frame::new(frame, &mut self.buffer, ingress);
+        self.out.clear();
+        let lost = self.out.lost();
         // Packets of controllers meet no meters and groups; into tunnels the card sends them. An action that ends the way of the frame leaves what was
         // emitted before.
-        let _ = execute(actions, &mut frame, &mut Alone::default(), &mut out);
-        let mut sent = 0;
-        for emission in out.list() {
-            if let Target::Port(to) = emission.target {
-                let bytes = out.bytes(emission, &frame);
-                match emission.waits {
-                    true => device.flows().send_in_tunnel(to, bytes)?,
-                    false => self.send_to(device, ports, to, bytes)?,
-                }
-                sent += 1;
+        let _ = execute(actions, &mut frame, &mut Alone::default(), &mut self.out);
+        self.unsent += self.out.lost() - lost;
+        let (mut sent, mut failed) = (0, None);
+        for emission in self.out.list() {
+            let Target::Port(to) = emission.target else { continue };
+            let bytes = self.out.bytes(emission, &frame);
+            let done = match emission.waits {
+                true => device.flows().send_in_tunnel(to, bytes).map(|()| true).map_err(Error::from),
+                false => send_to(&mut self.queues, &mut self.closed, to, bytes, || open(device, ports, to)),
+            };
+            self.unsent += u64::from(!*done.as_ref().unwrap_or(&false));
+            match done {
+                Ok(_) => sent += 1,
+                Err(error) => failed = failed.or(Some(error)),
             }
         }
-        Ok(sent)
+        failed.filter(|_| sent == 0).map_or(Ok(sent), Err)
     }
 
-    /// Packets for which a port had no room.
+    /// Packets that a port did not get, or that went to more ports than one packet may.
     pub fn unsent(&self) -> u64 {
         self.unsent
     }
+}
 
-    fn send_to(&mut self, device: &Device, ports: u32, port: u32, bytes: &[u8]) -> Result<(), Error> {
-        let queue = match self.queues.entry(port) {
-            std::collections::hash_map::Entry::Occupied(queue) => queue.into_mut(),
-            std::collections::hash_map::Entry::Vacant(place) => place.insert(open(device, ports, port)?),
-        };
-        let done = put(queue, bytes);
-        if done.is_err() {
-            // Opened again with the next packet.
-            self.queues.remove(&port);
+/// Whether a port had room for it.
+fn send_to(
+    queues: &mut HashMap<u32, TxQueue>,
+    closed: &mut HashMap<u32, Instant>,
+    port: u32,
+    bytes: &[u8],
+    open: impl FnOnce() -> Result<TxQueue, Error>,
+) -> Result<bool, Error> {
+    let queue = match queues.entry(port) {
+        Entry::Occupied(queue) => queue.into_mut(),
+        Entry::Vacant(place) => {
+            let now = Instant::now();
+            if closed.get(&port).is_some_and(|until| now < *until) {
+                return Err(Error::Gone);
+            }
+            let queue = open().inspect_err(|_| drop(closed.insert(port, now + AGAIN)))?;
+            closed.remove(&port);
+            place.insert(queue)
         }
-        self.unsent += u64::from(!*done.as_ref().unwrap_or(&false));
-        done.map(|_| ())
+    };
+    let done = put(queue, bytes);
+    if done.is_err() {
+        // Opened again with the next packet.
+        queues.remove(&port);
     }
+    done
 }
 
 /// Whether there was room for it.
@@ -94,4 +132,39 @@ fn open(device: &Device, ports: u32, port: u32) -> Result<TxQueue, Error> {
         }
     }
     Err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRAME: [u8; 60] = [2; 60];
+
+    fn device() -> Device {
+        Device::open("embedded:tx=2,port=null,port=null").unwrap()
+    }
+
+    #[test]
+    fn a_port_without_a_queue_keeps_a_packet_from_no_other() {
+        let device = device();
+        let held = device.tx(0).open().unwrap();
+        let mut sender = Sender::default();
+        let both = [Action::Output(0), Action::Output(1)];
+        assert_eq!(sender.send(&device, 2, &FRAME, 5, &both).unwrap(), 1);
+        assert_eq!(sender.unsent(), 1);
+        assert!(sender.send(&device, 2, &FRAME, 5, &both[..1]).is_err());
+        assert_eq!(sender.unsent(), 2);
+        drop(held);
+    }
+
+    #[test]
+    fn what_goes_to_more_ports_than_one_packet_may_is_counted() {
+        let device = device();
+        let mut sender = Sender::default();
+        let actions = vec![Action::Output(1); MOST + 1];
+        for packets in 1..3 {
+            let sent = sender.send(&device, 2, &FRAME, 5, &actions).unwrap();
+            assert!(sent <= MOST && sender.unsent() >= packets, "{sent}, {}", sender.unsent());
+        }
+    }
 }

@@ -502,6 +502,7 @@ impl<'a> Server<'a> {
             lost: link.lost,
         });
         let [flows, groups, meters] = self.switch.counts().map(|count| count as u64);
+        let behind = self.switch.behind() as u64;
         let (turned_away, untrusted) = (self.turned_away, self.untrusted);
         let (of_switch, of_card) = (self.switch.losses(), self.card.losses());
         let losses = status::Losses {
@@ -512,7 +513,8 @@ impl<'a> Server<'a> {
             untold: of_switch.untold,
         };
         let controllers = controllers.collect();
-        status::answer(stream, &status::Status { flows, groups, meters, turned_away, untrusted, losses, controllers });
+        let status = status::Status { flows, groups, meters, behind, turned_away, untrusted, losses, controllers };
+        status::answer(stream, &status);
     }
 }
 

@@ -23,9 +23,9 @@ const ANSWER: Duration = Duration::from_secs(5);
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Controllers that are connected, with role, seconds, messages from and to each, and those that
-were left out since it does not read; how many entries, groups and meters there are; and what
-was lost: packets for controllers beyond the rate (unheard), whose rule had gone (unknown),
-or that made room (kept); packets of controllers without room at a port (unsent); entries
+were left out since it does not read; how many entries, groups and meters there are; how many
+entries could not follow the ports and are as they were (behind); and what was lost: packets for controllers beyond the rate (unheard), whose rule had gone (unknown),
+or that made room (kept); packets of controllers that a port did not get (unsent); entries
 of which it is not known what they had (untold); connections without TLS (untrusted).
 
 Examples:
@@ -47,6 +47,8 @@ pub struct Status {
     pub groups: u64,
     /// Meters.
     pub meters: u64,
+    /// Entries that are as they were, since they cannot be what the ports as they are ask for.
+    pub behind: u64,
     /// Connections for which there was no room.
     pub turned_away: u64,
     /// Connections that could not begin TLS.
@@ -66,7 +68,7 @@ pub struct Losses {
     pub unknown: u64,
     /// Packets that were kept for controllers and made room for others.
     pub kept: u64,
-    /// Packets of controllers that a port had no room for, or that went to more ports than one packet may.
+    /// Packets of controllers that a port did not get, or that went to more ports than one packet may.
     pub unsent: u64,
     /// Entries that have gone and of which it is not known what they had.
     pub untold: u64,
@@ -172,6 +174,7 @@ pub(super) fn run(shared: &Shared, args: &StatusArgs) -> Result<(), Failure> {
         .count("entries", status.flows)
         .count("groups", status.groups)
         .count("meters", status.meters)
+        .count("behind", status.behind)
         .count("turned away", status.turned_away);
     output.rows("agent", &[counts])?;
     let losses = &status.losses;
