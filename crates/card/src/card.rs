@@ -28,11 +28,10 @@ use millrace_abi::tree::{BuildError, CardDescription};
 use millrace_clock::{PageError, Ticks};
 use millrace_dma::{Domain, Pinned};
 use millrace_flow::language::{ParseError, RuleFile};
-use millrace_port::{OpenError, SpecError};
+use millrace_port::{Bell, OpenError, SpecError, slow_wakes};
 use millrace_ring::FrameLimits;
 use millrace_ring::shared::{Losses, Reclaimer};
 use rustix::fd::BorrowedFd;
-use rustix::fd::OwnedFd;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -351,7 +350,7 @@ impl Card {
 
     /// Has the worker wake an opener of a running queue, or of one of its rings, by `call` from now on: openers need
     /// none until they sleep for the first time. `false` when the queue does not run, or has no such opener.
-    pub fn set_call(&self, id: QueueId, opener: u32, call: Arc<OwnedFd>) -> bool {
+    pub fn set_call(&self, id: QueueId, opener: u32, call: Arc<Bell>) -> bool {
         self.ask(id, Command::SetCall(id, opener, call)).is_some_and(|answer| answer.done)
     }
 
@@ -425,6 +424,7 @@ impl Card {
             workers: self.workers.iter().enumerate().map(|(index, worker)| worker.stats(index)).collect(),
             flows: named(self.flow_counts().into_iter()),
             functions: self.functions.get().map_or_else(Vec::new, |functions| functions()),
+            bells: named(["slow", "apart"].into_iter().zip(slow_wakes())),
         }
     }
 

@@ -5,8 +5,9 @@ use crate::opener::Opener;
 use crate::schedule::PortSchedule;
 use crate::shard::{Classifying, Detach, Detached, Shape, SlowEnds, Tapper};
 use millrace_abi::queue::{Laggard, QueueId};
+use millrace_port::Bell;
 use millrace_ring::shared::{Losses, Reclaimer};
-use rustix::fd::OwnedFd;
+
 use std::sync::Arc;
 
 /// A change for a worker.
@@ -22,7 +23,7 @@ pub(crate) enum Command {
     /// One opener less.
     Leave(QueueId, u32),
     /// How to wake an opener from now on.
-    SetCall(QueueId, u32, Arc<OwnedFd>),
+    SetCall(QueueId, u32, Arc<Bell>),
     /// One more ring of a running TX queue: its writer has it to itself.
     AddRing(u32, u32, Box<TxEngine>, Opener),
     /// A ring less, drained or not; its engine and opener come back with the answer.

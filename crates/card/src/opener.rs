@@ -2,6 +2,7 @@
 
 use crate::buffers::TxBuffers;
 use millrace_dma::{Domain, Window};
+use millrace_port::Bell;
 use millrace_ring::shared::Reclaimer;
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,9 +18,9 @@ pub struct Opener {
     /// Software to card: signalled when a sleeping worker should look at the doorbell. Openers may have it in common;
     /// one without it wakes the worker by [`crate::Card::kick_all`].
     pub kick: Option<Arc<OwnedFd>>,
-    /// Card to software: a socket, so that whatever is done to the other end nobody waits here. It is sent a byte when
+    /// Card to software: a socket, so that whatever is done to the other end nobody waits here. It is rung when
     /// the opener sleeps and something has come. An opener that never sleeps needs none.
-    pub call: Option<Arc<OwnedFd>>,
+    pub call: Option<Arc<Bell>>,
 }
 
 /// What the driver attaches to a queue before it starts it through the registers.

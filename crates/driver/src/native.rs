@@ -12,7 +12,8 @@ use millrace_abi::queue::QueueId;
 use millrace_abi::register::{Controller, calypte, map, medusa, sze};
 use millrace_card::{Attachment, Card, Opener, StartError};
 use millrace_dma::{Domain, Ordering, Pages, Region, Window};
-use rustix::fd::OwnedFd;
+use millrace_port::Bell;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ pub struct GuestQueue {
     /// The control page, which the machine's driver may have mapped.
     pub control: Window,
     /// A socket that is sent a byte when the driver sleeps and something has come.
-    pub call: Arc<OwnedFd>,
+    pub call: Arc<Bell>,
 }
 
 /// Whose memory a connection may start queues on.

@@ -63,6 +63,12 @@ impl Collector for Look {
         workers(&mut writer, &self.stats.workers)?;
         let flows = self.stats.flows.iter().map(|count| (vec![("what", count.reason.clone())], count.count));
         writer.counters("flow_frames", "What became of frames that rules decided on", flows)?;
+        let bells = self.stats.bells.iter().map(|count| (vec![("what", count.reason.clone())], count.count));
+        writer.counters(
+            "wakes",
+            "Wakes of programs that took too long, and those that a thread of the user's makes since",
+            bells,
+        )?;
         let of_function = |function: &FunctionStats| {
             by_reason(&vec![("function", function.path.clone())], &function.events).into_iter()
         };
@@ -289,6 +295,7 @@ mod tests {
             workers: vec![worker],
             flows: counts(1_037),
             functions: vec![function],
+            bells: counts(1_039),
         }
     }
 

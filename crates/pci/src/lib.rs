@@ -41,7 +41,7 @@ use millrace_abi::stats::FunctionStats;
 use millrace_abi::tree::Tree;
 use millrace_callers::{Carries, Entrance, Listener, owner_only};
 use millrace_driver::Driver;
-use millrace_port::{SocketError, notice};
+use millrace_port::{Bell, SocketError, notice};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -202,7 +202,7 @@ fn serve(function: Listening, driver: &Arc<Driver>, books: &Arc<Books>) -> Resul
     for _ in 0..2 * share.rx.len().max(share.tx.len()) {
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (ours, theirs) = pair.map_err(io)?;
-        calls.push(Arc::new(theirs));
+        calls.push(Bell::own(theirs));
         heard.push(ours);
     }
     let function = Function {

@@ -20,6 +20,7 @@ use millrace_abi::register::{Controller, Register, Way, medusa, test_space};
 use millrace_callers::Closer;
 use millrace_dma::{Pages, Region};
 use millrace_driver::{Client, Driver, Guest, GuestQueue};
+use millrace_port::Bell;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
@@ -37,7 +38,7 @@ pub(crate) struct Function {
     /// What tells it from programs when workers give turns.
     pub owner: u32,
     /// By vector: the sockets by which workers say that something has come.
-    pub calls: Vec<Arc<OwnedFd>>,
+    pub calls: Vec<Arc<Bell>>,
     pub counting: Arc<Counting>,
     /// Of all functions of the card.
     pub books: Arc<Books>,
@@ -171,6 +172,8 @@ impl Session {
         let is_taken = self.client().is_ok_and(|client| client.lock(path, 1).is_ok());
         if is_taken {
             self.locked.insert(queue);
+            // A program of the host may have had it, and has left its addresses there.
+            clear(function.driver.card(), queue);
         }
         is_taken
     }

@@ -163,6 +163,23 @@ fn a_machine_reads_no_addresses_of_others() {
 }
 
 #[test]
+fn what_a_program_of_the_host_has_left_in_registers_is_not_there_for_a_machine() {
+    let served = Served::new("queues=1", 1);
+    let mut machine = Machine::bare(&served, 0);
+    let program = millrace_driver::Client::embedded(served.driver.clone()).unwrap();
+    program.lock("/firmware/mi_bus0/dma_ctrl_ndp_rx0", 1).unwrap();
+    let base = dma_base(QueueId::rx(0)).unwrap();
+    let [theirs, ours] = [medusa::DESC_BASE, medusa::UPDATE_BASE].map(|register| register.at(base));
+    program.write(theirs, &0x1234_5000_u64.to_le_bytes()).unwrap();
+    drop(program);
+    wait_until("a queue that is the machine's", || {
+        machine.write64(ours, 0x8000);
+        machine.read64(ours) == 0x8000
+    });
+    assert_eq!(machine.read64(theirs), 0);
+}
+
+#[test]
 fn what_happens_to_functions_is_among_the_counters_of_the_card() {
     let served = Served::new("queues=2", 2);
     let _machine = Machine::new(&served, 1);

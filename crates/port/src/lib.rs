@@ -45,6 +45,7 @@
 
 pub mod af_packet;
 pub mod af_xdp;
+mod bell;
 pub mod counters;
 pub mod ether;
 pub mod fault;
@@ -68,6 +69,7 @@ mod unfinished;
 pub mod vhost_user;
 pub mod virtio_user;
 
+pub use bell::{Bell, slow_wakes};
 pub use counters::{DropReason, Event, PortCounters};
 pub use lend::{LendError, Lendable, LentSender, Pool};
 pub use millrace_ring::Accept;

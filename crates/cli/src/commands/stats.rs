@@ -141,6 +141,10 @@ fn print(shared: &Shared, look: &Look, before: Option<&Look>, watched: bool) -> 
     if !functions.is_empty() {
         output.rows("PCI functions", &functions)?;
     }
+    let bells: Vec<Row> = look.stats.bells.iter().map(flow_row).collect();
+    if !bells.is_empty() {
+        output.rows("wakes that took long", &bells)?;
+    }
     Ok(())
 }
 

@@ -232,7 +232,7 @@ impl Session {
     pub fn new_call(&mut self, card: &Card, key: Key) -> Result<OwnedFd, SessionError> {
         let place = self.place(key)?;
         let member = &mut self.members[place];
-        let theirs = member.page.new_call()?;
+        let theirs = member.page.new_call(member.uid)?;
         if member.started
             && let Some(call) = &member.page.call
         {

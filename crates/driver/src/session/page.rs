@@ -5,6 +5,7 @@ use millrace_abi::control::{self, CARD_SLEEPS_AT, DOORBELL_AT, QueueState};
 use millrace_abi::queue::QueueId;
 use millrace_card::{Card, Opener};
 use millrace_dma::{Ordering, Pages, Region, Word64};
+use millrace_port::Bell;
 use millrace_ring::wake::Ringer;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
@@ -33,7 +34,7 @@ pub(super) struct Page {
     // The driver's own pages have none: it wakes the worker as the card itself does.
     pub(super) kick: Option<Kick>,
     // Made when the program sleeps for the first time.
-    pub(super) call: Option<Arc<OwnedFd>>,
+    pub(super) call: Option<Arc<Bell>>,
 }
 
 impl Page {
@@ -59,7 +60,7 @@ impl Page {
 
     /// What wakes a program that sleeps: its end, anew each time. The other is the worker's alone. That of an eventfd
     /// would be the same one for both, and a program can fill it and have whoever writes to it wait.
-    pub(super) fn new_call(&mut self) -> Result<OwnedFd, SessionError> {
+    pub(super) fn new_call(&mut self, uid: u32) -> Result<OwnedFd, SessionError> {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         // As few as the system allows: a program need not read what is sent to it, and one signal says it all.
@@ -69,7 +70,7 @@ impl Page {
         rustix::net::shutdown(&ours, Shutdown::Read)?;
         // Signalled at once: the state may have changed before there was anything to tell it by.
         rustix::net::send(&ours, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
-        self.call = Some(Arc::new(ours));
+        self.call = Some(Bell::of(uid, ours));
         Ok(theirs)
     }
 

@@ -6,6 +6,7 @@ use crate::transport::{Arrived, Counts, Door, Event, Maps};
 use crate::{Address, Error, PAGE};
 use millrace_callers::{Call, Caller, Carries, Entrance, Listener, owner_only};
 use millrace_dma::{Region, Window};
+use millrace_port::Bell;
 use millrace_rdma::served::Account;
 use millrace_served::{bell, record, wire::Words};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -14,6 +15,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Calls that wait to be let in, and how long one may take.
@@ -124,7 +126,7 @@ impl MemoryDoor {
                     life,
                     file,
                     to_card,
-                    to_program,
+                    to_program: Bell::of(uid, to_program),
                     name: format!("process {pid}"),
                     account: Account { uid, is_owner: !is_limited },
                     number: self.number,
@@ -209,7 +211,7 @@ struct MemoryMaps {
     life: Life,
     file: OwnedFd,
     to_card: OwnedFd,
-    to_program: OwnedFd,
+    to_program: Arc<Bell>,
     name: String,
     account: Account,
     number: u8,
@@ -249,7 +251,7 @@ impl Maps for MemoryMaps {
     }
 
     fn ring(&mut self) {
-        bell::ring(&self.to_program);
+        self.to_program.ring();
         self.counts.system_calls += 1;
         self.counts.rung += 1;
     }

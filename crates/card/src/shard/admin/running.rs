@@ -10,9 +10,10 @@ use crate::turns::{Item, Look, Turns};
 use millrace_abi::control::{DOORBELL_AT, FaultKind, QueueState};
 use millrace_abi::queue::{Direction, Laggard, QueueId};
 use millrace_dma::Iova;
+use millrace_port::Bell;
 use millrace_ring::EngineFault;
 use millrace_ring::shared::{Losses, Reclaimer};
-use rustix::fd::OwnedFd;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -199,7 +200,7 @@ impl Shard {
     }
 
     /// Says how to wake an opener of a queue, or of one of its further rings.
-    pub fn set_call(&mut self, queue: QueueId, id: u32, call: &Arc<OwnedFd>) -> bool {
+    pub fn set_call(&mut self, queue: QueueId, id: u32, call: &Arc<Bell>) -> bool {
         match queue.direction {
             Direction::Rx => self.rx_slot(queue.index).is_some_and(|slot| slot.openers.set_call(id, call)),
             Direction::Tx => {

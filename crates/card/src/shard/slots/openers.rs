@@ -7,10 +7,9 @@ use crate::sleep::Sleep;
 use crate::turns::{Kick, Owner};
 use millrace_abi::control::{CARD_SLEEPS_AT, QueueState, SOFTWARE_SLEEPS_AT, WANTS_STAMPS_AT};
 use millrace_dma::{Ordering, Word32, fence};
+use millrace_port::Bell;
 use millrace_ring::EngineFault;
 use millrace_ring::wake::{Ringer, Sleeper};
-use rustix::fd::OwnedFd;
-use rustix::net::{SendFlags, send};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
@@ -46,8 +45,7 @@ impl OpenerState {
 
     fn signal(&self) {
         if let Some(call) = &self.opener.call {
-            // One that is full is already readable, and an opener that is gone needs none.
-            let _ = send(call, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            call.ring();
         }
     }
 }
@@ -142,7 +140,7 @@ impl Openers {
     }
 
     /// Says how to wake an opener from now on. `false`: it is not one of these.
-    pub fn set_call(&mut self, id: u32, call: &Arc<OwnedFd>) -> bool {
+    pub fn set_call(&mut self, id: u32, call: &Arc<Bell>) -> bool {
         let entry = self.0.iter_mut().find(|entry| entry.opener.id == id);
         entry.map(|entry| entry.opener.call = Some(call.clone())).is_some()
     }
