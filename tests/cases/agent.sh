@@ -227,6 +227,28 @@ says "cookie=0x11" dump-flows $switch
 await 5 counted || fail "it has forgotten: $(cat "$scratch/said")"
 grep -q "took up 2 entries" "$scratch/agent$agents.log" || fail "$(cat "$scratch/agent$agents.log")"
 
+# So they do when tables of the card become others, since there are tunnels now, and back.
+packets() {
+    sed -n 's/.*cookie=0x11.*n_packets=\([0-9]*\).*/\1/p' "$scratch/said"
+}
+had=$(packets)
+for tunnels in "--vxlan vx0,ofport=10,uplink=1,local_ip=192.0.2.77,remote_ip=192.0.2.78" ""; do
+    kill "$agent"
+    await 10 is_gone "$agent" || fail "the agent does not end"
+    # shellcheck disable=SC2086
+    start_agent --listen ptcp:6653:127.0.0.1 $tunnels
+    grep -q "took up 2 entries" "$scratch/agent$agents.log" || fail "$(cat "$scratch/agent$agents.log")"
+    grep -q "in other tables of the card" "$scratch/agent$agents.log" || fail "it is not said: $(cat "$scratch/agent$agents.log")"
+    says "cookie=0x11" dump-flows $switch
+    [ "$(packets)" -ge "$had" ] || fail "counters begin anew: $had, then $(cat "$scratch/said")"
+    ping -c 1 -W 5 -w 20 192.0.2.2 >"$scratch/ping.log" || fail "packets go no more: $("$millrace" flow list)"
+done
+# The second start finds what the first has written.
+slay "$agent" || true
+start_agent --listen ptcp:6653:127.0.0.1
+says "cookie=0x11" dump-flows $switch
+[ "$(packets)" -ge "$had" ] || fail "counters are forgotten: $had, then $(cat "$scratch/said")"
+
 # What is no state is not taken for an empty one, and stays.
 kill "$agent"
 await 10 is_gone "$agent" || fail "the agent does not end"

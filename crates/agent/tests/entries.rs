@@ -228,4 +228,5 @@ fn a_switch_is_made_again_of_what_was_done() {
     late.look_at_ports(&mut world.table);
     assert_eq!(late.restore(&messages, true, &mut world.table).unwrap(), []);
     assert_eq!(late.counts(), [0, 0, 0]);
+    assert_eq!(late.losses().untold, 1, "nobody knows what it had");
 }

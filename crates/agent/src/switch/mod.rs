@@ -232,6 +232,8 @@ impl Switch {
             let over = self.entries.iter().filter(|(key, entry)| mortal(entry) && !there.contains(key));
             for key in over.map(|(key, _)| *key).collect::<Vec<_>>() {
                 self.entries.put(key, None);
+                // It has gone while nobody heard what it had.
+                self.untold += 1;
             }
         }
         self.done.clear();

@@ -150,6 +150,15 @@ impl FirstTable {
     }
 }
 
+/// Whose a rule was of an agent that was there before, perhaps with other tunnels: if `is_behind`, it had a first table of its own.
+pub fn whose_before(key: &FlowKey, is_behind: bool) -> Whose {
+    match (is_behind, key.table) {
+        (false, _) => Whose::Entry(*key),
+        (true, 0) if !is_of_host(key) => Whose::Rest,
+        (true, table) => Whose::Entry(FlowKey { table: table.saturating_sub(1), ..*key }),
+    }
+}
+
 /// Frames of programs meet rules only while table 0 has rules for them, so those stay there.
 fn is_of_host(key: &FlowKey) -> bool {
     key.table == 0 && key.matching.key().get(Field::InPort) == Wide::from(u64::from(LOCAL))

@@ -1,6 +1,6 @@
 //! The flow table of a card, as the switch asks for it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use millrace::flow::{FlowChange, FlowEvent, FlowFrame, FlowKind, FlowReason, FlowTap, FlowTapWants, FlowTunnel};
@@ -8,7 +8,7 @@ use millrace::{Device, Direction, ErrorCode, FlowListener, FlowWatch};
 use millrace_agent::switch::datapath::{
     Change, Counts, Datapath, FlowKey, Gone, PortInfo, QueueInfo, Rejected, Snapshot, Why,
 };
-use millrace_agent::switch::tunnels::{FirstTable, Whose};
+use millrace_agent::switch::tunnels::{FirstTable, Whose, whose_before};
 use millrace_agent::switch::{Heard, PUNTS};
 use millrace_driver::ClientError;
 use millrace_flow::language::{Item, parse_rule};
@@ -16,6 +16,7 @@ use millrace_flow::{Action, RuleSpec, Tunnel};
 use millrace_tool::output::note;
 
 use super::packets::Sender;
+use super::state::Had;
 
 /// Most bytes of a packet that a controller gets.
 const SNAP: u32 = 16 * 1024;
@@ -50,6 +51,10 @@ pub struct Card<'a> {
     sender: Sender,
     /// What stands in front of the tables of controllers, if there are tunnels.
     first: Option<FirstTable>,
+    /// Until rules are taken over: whether the agent before had such a table, if that is not as now.
+    before: Option<bool>,
+    /// What entries have had before their rules were others.
+    had: Had,
     /// Numbers of its rules, which no entry has.
     own: HashSet<u64>,
     /// Those of its rules that somebody has deleted, and when some were put back last.
@@ -82,6 +87,8 @@ impl<'a> Card<'a> {
             has_lost: false,
             sender: Sender::default(),
             first,
+            before: None,
+            had: Had::new(),
             own: HashSet::new(),
             torn: HashSet::new(),
             mended: None,
@@ -175,17 +182,50 @@ impl<'a> Card<'a> {
         all
     }
 
-    /// Makes these all rules that the card keeps for this user. What meets no entry is dropped, as section 5.4 has it.
-    pub fn take_over(&mut self, changes: &[Change]) -> Result<(), Rejected> {
+    /// Whether tables of controllers are one further in the card.
+    pub fn is_behind(&self) -> bool {
+        self.first.is_some()
+    }
+
+    /// What entries have had before their rules were others.
+    pub fn had(&self) -> &Had {
+        &self.had
+    }
+
+    /// The rules that are there are those of an agent before.
+    pub fn read_as(&mut self, is_behind: Option<bool>, had: Had) {
+        self.before = is_behind.filter(|before| *before != self.is_behind());
+        self.had = had;
+    }
+
+    /// Makes these all rules that the card keeps for this user. What meets no entry is dropped, as section 5.4 has it. Whether they are in other
+    /// tables than they were: what they have had goes on.
+    pub fn take_over(&mut self, changes: &[Change]) -> Result<bool, Rejected> {
+        let moves = self.before.is_some();
+        let had: HashMap<_, _> = if moves { self.snapshot()?.rules.into_iter().collect() } else { HashMap::new() };
         let transaction = self.device.flows().transaction().keep().brief().replace().add("miss=drop");
         let own = self.first.iter().flat_map(FirstTable::rules).map(|rule| FlowChange::Add(rule.to_string()));
         let own = own.collect::<Vec<_>>();
         let done = transaction.changes(own).changes(changes.iter().map(|change| self.in_words(change))).commit();
         done.map_err(|error| self.rejected(error))?;
-        if self.first.is_some() {
-            self.snapshot()?;
+        (self.before, self.seen) = (None, None);
+        if !moves {
+            if self.first.is_some() || !self.had.is_empty() {
+                // Rules may have gone while nobody was there.
+                let there: HashSet<_> = self.snapshot()?.rules.iter().map(|(_, counts)| counts.number).collect();
+                self.had.retain(|rule, _| there.contains(rule));
+            }
+            return Ok(false);
         }
-        Ok(())
+        self.had.clear();
+        for (key, now) in self.snapshot()?.rules {
+            if let Some(had) = had.get(&key) {
+                // Where a rule stayed it may have been another entry's: the difference counts, whatever its sign.
+                self.had.insert(now.number, [had.packets.wrapping_sub(now.packets), had.bytes.wrapping_sub(now.bytes)]);
+            }
+        }
+        self.seen = None;
+        Ok(true)
     }
 
     fn in_words(&self, change: &Change) -> FlowChange {
@@ -195,14 +235,28 @@ impl<'a> Card<'a> {
         }
     }
 
+    /// The same with what the entry has had before its rule was another.
+    fn with_had(&self, counts: Counts) -> Counts {
+        let [packets, bytes] = self.had.get(&counts.number).copied().unwrap_or_default();
+        let (packets, bytes) = (counts.packets.wrapping_add(packets), counts.bytes.wrapping_add(bytes));
+        Counts { packets, bytes, ..counts }
+    }
+
     fn whose(&self, key: FlowKey) -> Whose {
+        if let Some(is_behind) = self.before {
+            return whose_before(&key, is_behind);
+        }
         self.first.as_ref().map_or(Whose::Entry(key), |first| first.whose(&key))
     }
 
     /// A rule of an entry that has gone. One of the first table is noted.
     fn of_entry(&mut self, gone: Gone) -> Option<Gone> {
         match self.whose(gone.key) {
-            Whose::Entry(key) => Some(Gone { key, ..gone }),
+            Whose::Entry(key) => {
+                let counts = self.with_had(gone.counts);
+                self.had.remove(&counts.number);
+                Some(Gone { key, counts, ..gone })
+            }
             Whose::Tunnel(_) | Whose::Rest => {
                 self.torn.insert(gone.key);
                 None
@@ -285,7 +339,7 @@ impl Datapath for Card<'_> {
                 let key = FlowKey::of(&rule);
                 match self.whose(key) {
                     Whose::Entry(key) => {
-                        snapshot.rules.push((key, counts));
+                        snapshot.rules.push((key, self.with_had(counts)));
                         continue;
                     }
                     Whose::Tunnel(port) => snapshot.tunnels.push((port, counts)),
@@ -300,7 +354,9 @@ impl Datapath for Card<'_> {
             }
         }
         // Those that are not there have been deleted, told or not.
-        self.torn.extend(own);
+        if self.before.is_none() {
+            self.torn.extend(own);
+        }
         self.seen = Some((Instant::now(), snapshot.clone()));
         Ok(snapshot)
     }

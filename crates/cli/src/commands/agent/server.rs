@@ -134,12 +134,24 @@ impl<'a> Server<'a> {
         let mut state = State::open(args.state.as_deref(), device)?;
         switch.look_at_ports(&mut card);
         let left = state.left()?;
+        card.read_as(left.is_behind.filter(|_| left.is_of_this_card), left.had);
         let known = switch.restore(&left.messages, left.is_of_this_card, &mut card);
         let changes = known.map_err(|why| Failure::Found(format!("cannot take up {}: {why:?}", state.place())))?;
-        card.take_over(&changes).map_err(|why| Failure::Found(format!("the card takes no rules: {why:?}")))?;
+        let moved = card.take_over(&changes);
+        let moved = moved.map_err(|why| Failure::Found(format!("the card takes no rules: {why:?}")))?;
+        if moved {
+            note(
+                "entries are in other tables of the card than before (--vxlan): their counters go on, durations and timeouts begin anew",
+            );
+        }
+        state.know(card.is_behind(), card.had().clone());
         let [flows, groups, meters] = switch.counts();
         if flows + groups + meters > 0 {
             note(format!("took up {flows} entries, {groups} groups, {meters} meters from {}", state.place()));
+        }
+        let over = switch.losses().untold;
+        if over > 0 {
+            note(format!("{over} entries have gone meanwhile, by their timeouts: it is not known what they had"));
         }
         let kept = switch.left_out();
         if kept > 0 {

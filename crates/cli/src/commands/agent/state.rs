@@ -1,6 +1,7 @@
 //! Entries, groups and meters that outlive the agent: a file of OpenFlow messages, one behind the other, as they were done. The first is an echo
 //! that names the card.
 
+use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -25,7 +26,14 @@ pub struct Left {
     pub messages: Vec<Message>,
     /// Whether they were for the card that runs now.
     pub is_of_this_card: bool,
+    /// Whether that agent had a first table of its own, in front of those of controllers; older versions do not say so.
+    pub is_behind: Option<bool>,
+    /// What entries had before their rules in the card were others, by the numbers of these.
+    pub had: Had,
 }
+
+/// Packets and bytes, by the number of a rule.
+pub type Had = HashMap<u64, [u64; 2]>;
 
 /// The file.
 pub struct State {
@@ -38,6 +46,8 @@ pub struct State {
     file: Option<File>,
     len: u64,
     whole: u64,
+    /// Of the agent now: see [`Left`].
+    of_rules: (bool, Had),
     /// It was said that it cannot be written.
     has_failed: bool,
     /// Held as long as the agent lives.
@@ -62,7 +72,18 @@ impl State {
         let before = [of_both, format!("millrace-agent-{}", device.card_pid())];
         let before = before.map(|name| beside_usual(&format!("{name}.state")));
         let lasts = asked.is_some();
-        Ok(Self { path, lasts, before, card, file: None, len: 0, whole: 0, has_failed: false, _locks: locks })
+        Ok(Self {
+            path,
+            lasts,
+            before,
+            card,
+            file: None,
+            len: 0,
+            whole: 0,
+            of_rules: Default::default(),
+            has_failed: false,
+            _locks: locks,
+        })
     }
 
     /// Where it is.
@@ -96,6 +117,7 @@ impl State {
             };
             match next {
                 Ok(Message::EchoRequest(card)) => (is_named, left.is_of_this_card) = (true, card == self.card),
+                Ok(Message::EchoReply(words)) => left.learn(&words),
                 Ok(message) => left.messages.push(message),
                 Err(wrong) => {
                     let place = self.place();
@@ -132,6 +154,11 @@ impl State {
         self.before.iter().filter(|_| !self.lasts).find_map(read)
     }
 
+    /// What is to be known of the card's rules by the next agent.
+    pub fn know(&mut self, is_behind: bool, had: Had) {
+        self.of_rules = (is_behind, had);
+    }
+
     /// Whether what was done is not in the file, since it could not be written.
     pub fn is_behind(&self) -> bool {
         self.file.is_none()
@@ -141,6 +168,12 @@ impl State {
     pub fn write_all(&mut self, switch: &Switch) {
         let mut bytes = Vec::new();
         Message::EchoRequest(self.card.clone()).encode(0, &mut bytes);
+        // Versions that do not know these leave them out.
+        let (is_behind, had) = &self.of_rules;
+        let had = had.iter().map(|(rule, [packets, bytes])| format!("had {rule} {packets} {bytes}"));
+        for words in std::iter::once(format!("behind {}", u8::from(*is_behind))).chain(had) {
+            Message::EchoReply(words.into_bytes()).encode(0, &mut bytes);
+        }
         for message in switch.messages() {
             message.encode(0, &mut bytes);
         }
@@ -197,6 +230,21 @@ impl State {
         self.len += bytes.len() as u64;
         if self.len > LONG && self.len > 2 * self.whole {
             self.write_all(switch);
+        }
+    }
+}
+
+impl Left {
+    /// What a line says that is no message of a controller.
+    fn learn(&mut self, words: &[u8]) {
+        let words = String::from_utf8_lossy(words);
+        let mut words = words.split(' ');
+        let kind = words.next();
+        let numbers: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
+        match (kind, &numbers[..]) {
+            (Some("behind"), [is_behind]) => self.is_behind = Some(*is_behind > 0),
+            (Some("had"), [rule, packets, bytes]) => drop(self.had.insert(*rule, [*packets, *bytes])),
+            _ => {}
         }
     }
 }
