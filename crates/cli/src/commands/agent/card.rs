@@ -53,6 +53,8 @@ pub struct Card<'a> {
     first: Option<FirstTable>,
     /// Until rules are taken over: whether the agent before had such a table, if that is not as now.
     before: Option<bool>,
+    /// The version with which rules were taken over: what has become of any until then is of no entry that is there now.
+    from: u64,
     /// What entries have had before their rules were others.
     had: Had,
     /// Numbers of its rules, which no entry has.
@@ -88,6 +90,7 @@ impl<'a> Card<'a> {
             sender: Sender::default(),
             first,
             before: None,
+            from: 0,
             had: Had::new(),
             own: HashSet::new(),
             torn: HashSet::new(),
@@ -123,7 +126,9 @@ impl<'a> Card<'a> {
             Ok(events) => {
                 self.has_more = events.more;
                 self.has_lost |= events.lost > 0;
-                events.events.iter().filter_map(gone).filter_map(|gone| self.of_entry(gone)).collect()
+                let of_now: Vec<_> =
+                    events.events.iter().filter_map(gone).filter(|gone| gone.version > self.from).collect();
+                of_now.into_iter().filter_map(|gone| self.of_entry(gone)).collect()
             }
             Err(error) => {
                 self.unanswered(error);
@@ -207,7 +212,7 @@ impl<'a> Card<'a> {
         let own = self.first.iter().flat_map(FirstTable::rules).map(|rule| FlowChange::Add(rule.to_string()));
         let own = own.collect::<Vec<_>>();
         let done = transaction.changes(own).changes(changes.iter().map(|change| self.in_words(change))).commit();
-        done.map_err(|error| self.rejected(error))?;
+        self.from = done.map_err(|error| self.rejected(error))?.version;
         (self.before, self.seen) = (None, None);
         if !moves {
             if self.first.is_some() || !self.had.is_empty() {
