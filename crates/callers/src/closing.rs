@@ -3,6 +3,7 @@
 
 use rustix::fd::OwnedFd;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
@@ -58,6 +59,7 @@ impl Closer {
     pub fn place(&mut self) -> Option<Place> {
         self.start();
         let thread = self.thread.clone()?;
+        // Relaxed as in `run`.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Some(Place(thread))
     }
@@ -106,6 +108,7 @@ impl Closer {
 
     /// How much waits.
     pub fn count(&self) -> usize {
+        // Relaxed as in `run`.
         self.waiting.load(Ordering::Relaxed)
     }
 
@@ -132,7 +135,9 @@ fn start(waiting: Arc<AtomicUsize>) -> Option<Sender<Job>> {
             let _ = sched_setaffinity(None, cores);
         }
         for (job, count) in receiver {
-            job();
+            // What panics has been said by the hook; what comes behind it is closed all the same.
+            let _ = catch_unwind(AssertUnwindSafe(job));
+            // Relaxed as in `run`.
             waiting.fetch_sub(count, Ordering::Relaxed);
         }
     };
@@ -173,6 +178,18 @@ mod tests {
         let soon = Instant::now() + Duration::from_secs(20);
         while waiting.load(Ordering::Relaxed) > 0 && Instant::now() < soon {}
         assert_eq!((dropped.load(Ordering::Relaxed), waiting.load(Ordering::Relaxed)), (1, 0));
+    }
+
+    #[test]
+    fn what_panics_is_over_and_the_rest_is_closed() {
+        let mut closer = Closer::default();
+        closer.run(MOST_WAITING, || std::panic::resume_unwind(Box::new("the job of a test")));
+        let (done, is_done) = channel();
+        closer.run(1, move || done.send(()).unwrap());
+        is_done.recv_timeout(Duration::from_secs(20)).expect("the thread goes on");
+        let soon = Instant::now() + Duration::from_secs(20);
+        while closer.count() > 0 && Instant::now() < soon {}
+        assert_eq!(closer.count(), 0);
     }
 
     #[test]

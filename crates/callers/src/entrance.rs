@@ -18,7 +18,7 @@ const MOST_WAITING: usize = 64;
 /// What came of a look at who calls.
 #[derive(Debug)]
 pub enum Call {
-    /// He may come in: his socket, which takes descriptors and never makes anybody wait.
+    /// He may come in: his socket, which takes descriptors unless the entrance is [`Entrance::without_descriptors`], and never makes anybody wait.
     In(OwnedFd, Caller),
     /// He may not, and was turned away. `None`: the system does not say who it was.
     Refused(Option<Caller>),
@@ -31,6 +31,7 @@ pub struct Entrance {
     _listener: Option<Listener>,
     socket: OwnedFd,
     may: May,
+    takes_descriptors: bool,
     turned_away: Closer,
     deaf: Option<Instant>,
 }
@@ -47,7 +48,19 @@ impl Entrance {
 
     /// Of a socket that listens without waiting, and whose file is somebody else's to remove.
     pub fn at_socket(socket: OwnedFd, may: May) -> Self {
-        Self { _listener: None, socket, may, turned_away: Closer::default(), deaf: None }
+        let turned_away = Closer::default();
+        Self { _listener: None, socket, may, takes_descriptors: true, turned_away, deaf: None }
+    }
+
+    /// Of the same, where nobody has descriptors to send: with Linux 6.16 and later nobody can, and no socket takes long to close.
+    #[must_use]
+    pub fn without_descriptors(self) -> Self {
+        Self { takes_descriptors: false, ..self }
+    }
+
+    /// Whether nobody is let in because so much waits to be closed.
+    pub fn is_full(&self) -> bool {
+        self.turned_away.waits_for(MOST_WAITING)
     }
 
     /// What is readable when somebody calls. `None`: nobody is let in now; to be asked again after [`WAITS`].
@@ -57,7 +70,7 @@ impl Entrance {
 
     fn is_open(&mut self) -> bool {
         self.deaf = self.deaf.filter(|until| *until > Instant::now());
-        self.deaf.is_none() && self.turned_away.try_again() && !self.turned_away.waits_for(MOST_WAITING)
+        self.deaf.is_none() && self.turned_away.try_again() && !self.is_full()
     }
 
     /// Whoever has called first of those who wait. `None`: nobody, or nobody is let in now. It never waits. How many are taken at a look is the
@@ -82,8 +95,10 @@ impl Entrance {
             self.turn_away(socket);
             return Call::Refused(who);
         };
-        // Older systems take them anyway.
-        let _ = take_descriptors(&socket);
+        if self.takes_descriptors {
+            // Older systems take them anyway.
+            let _ = take_descriptors(&socket);
+        }
         Call::In(socket, caller)
     }
 
@@ -170,6 +185,24 @@ mod tests {
     }
 
     #[test]
+    fn where_nobody_has_descriptors_to_send_nobody_can() {
+        for takes in [true, false] {
+            let (_folder, path, entrance) = entrance(owner_only());
+            let mut entrance = if takes { entrance } else { entrance.without_descriptors() };
+            let caller = UnixStream::connect(&path).unwrap();
+            let Some(Call::In(socket, _)) = entrance.accept() else { panic!("in") };
+            // Older systems know no sockets that take none.
+            let is_known = millrace_dma::take_descriptors(caller.as_fd()).is_ok();
+            let fds = [socket.as_fd()];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+            let sent = sendmsg(&caller, &[IoSlice::new(b"x")], &mut ancillary, SendFlags::empty());
+            assert_eq!(sent.is_ok(), takes || !is_known, "{sent:?}");
+        }
+    }
+
+    #[test]
     fn what_waits_to_be_closed_is_bounded() {
         let (_folder, path, mut entrance) = entrance(owner_only());
         let (wait, gate) = std::sync::mpsc::channel::<()>();
@@ -185,7 +218,7 @@ mod tests {
             entrance.close(Slow(gate.take()));
         }
         let _caller = UnixStream::connect(&path).unwrap();
-        assert!(entrance.fd().is_none() && entrance.accept().is_none(), "he waits");
+        assert!(entrance.is_full() && entrance.fd().is_none() && entrance.accept().is_none(), "he waits");
         drop(wait);
         let begin = Instant::now();
         while entrance.fd().is_none() {
