@@ -68,6 +68,9 @@ pub enum EndpointError {
     /// It says nothing.
     #[error("who listens at {0} says nothing: it is no server of ivshmem")]
     Silent(PathBuf),
+    /// There is no room for what it sends.
+    #[error("there are no descriptors left for what the server at {0} gives: end something, or allow more (ulimit -n)")]
+    Descriptors(PathBuf),
     /// It has hung up.
     #[error(
         "the server at {0} has hung up: all its peers are taken, or this user may not connect; `millrace ivshmem status {0}` says which"
@@ -169,6 +172,8 @@ pub struct Refused {
     pub messages: u64,
     /// Doorbells that came although nobody listens for their numbers: rung before that was said, or by somebody who does not look.
     pub unclaimed: u64,
+    /// Descriptors of other peers that came when there was no room for them: who has lost one of a peer does not wake it.
+    pub vectors: u64,
 }
 
 enum Link {
@@ -296,7 +301,12 @@ impl Endpoint {
     /// What was not taken.
     pub fn refused(&self) -> Refused {
         // Relaxed: a count, which orders nothing.
-        Refused { unclaimed: self.unclaimed.load(Ordering::Relaxed), ..self.refused }
+        let unclaimed = self.unclaimed.load(Ordering::Relaxed);
+        let vectors = match &self.link {
+            Link::Host(host) => host.lost,
+            Link::Guest(_) => 0,
+        };
+        Refused { unclaimed, vectors, ..self.refused }
     }
 
     /// How many peers there may be.

@@ -33,6 +33,8 @@ pub(crate) struct Host {
     /// By slot: what the peer is called, and its vectors.
     peers: BTreeMap<u16, (u16, Vec<OwnedFd>)>,
     pub is_alone: bool,
+    /// Vectors of others for which there was no descriptor.
+    pub lost: u64,
 }
 
 impl Host {
@@ -46,6 +48,7 @@ impl Host {
             match reader.next(&socket) {
                 Ok(Some(message)) => return Ok(message),
                 Ok(None) => {}
+                Err(Errno::MFILE) => return Err(EndpointError::Descriptors(path.to_owned())),
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(EndpointError::TurnedAway(path.to_owned())),
                 Err(error) => return Err(failed(error.into())),
             }
@@ -76,6 +79,7 @@ impl Host {
             own: Vec::new(),
             peers: BTreeMap::new(),
             is_alone: false,
+            lost: 0,
         };
         // Its own vectors come last.
         while host.own.is_empty() {
@@ -121,6 +125,8 @@ impl Host {
             match self.reader.next(&self.socket) {
                 Ok(Some((number, fd))) => self.note(number, fd),
                 Ok(None) => return,
+                // Of one that is there, and is not woken: that is no end.
+                Err(Errno::MFILE) => self.lost += 1,
                 // Who is there goes on, and nobody else comes.
                 Err(_) => {
                     self.is_alone = true;

@@ -13,8 +13,8 @@
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -76,20 +76,23 @@ pub struct Reader {
     bytes: [u8; LEN],
     have: usize,
     fd: Option<OwnedFd>,
+    /// A descriptor that came with it is lost.
+    is_cut: bool,
 }
 
 impl Reader {
     /// The next number and the first descriptor that came with it, without waiting; `None`: it has not come as a whole.
     ///
     /// # Errors
-    /// Those of `recvmsg`; `EPIPE` when the other side has hung up.
+    /// Those of `recvmsg`; `EPIPE` when the other side has hung up; `EMFILE` when there was no room for a descriptor: that number is lost, and the next
+    /// one comes as it should.
     pub fn next(&mut self, socket: impl AsFd) -> Result<Option<(i64, Option<OwnedFd>)>, Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut bytes = [IoSliceMut::new(&mut self.bytes[self.have..])];
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let count = match recvmsg(socket, &mut bytes, &mut ancillary, flags) {
-            Ok(message) => message.bytes,
+        let (count, is_cut) = match recvmsg(socket, &mut bytes, &mut ancillary, flags) {
+            Ok(message) => (message.bytes, message.flags.contains(ReturnFlags::CTRUNC)),
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -104,10 +107,16 @@ impl Reader {
             return Err(Errno::PIPE);
         }
         self.have += count;
+        // A number alone says something else: it is not taken for that.
+        self.is_cut |= is_cut;
         if self.have < LEN {
             return Ok(None);
         }
         self.have = 0;
+        if core::mem::take(&mut self.is_cut) {
+            self.fd = None;
+            return Err(Errno::MFILE);
+        }
         Ok(Some((i64::from_le_bytes(self.bytes), self.fd.take())))
     }
 }

@@ -3,7 +3,7 @@
 use millrace_callers::{Carries, Listener};
 use millrace_dma::{Protection, Region};
 use millrace_ivshmem::layout::Layout;
-use millrace_ivshmem::protocol::{MEMORY, Reader, VERSION};
+use millrace_ivshmem::protocol::{MEMORY, Message, Reader, VERSION};
 use millrace_ivshmem::{Counters, Limits, Server, ServerError, Status};
 use rustix::fd::OwnedFd;
 use rustix::fs::{SealFlags, fcntl_add_seals, ftruncate};
@@ -177,7 +177,10 @@ fn who_speaks_is_cut_off() {
     loud.expect(&[(0, true), (1, true)]);
     assert_eq!(loud.next(), None);
     honest.expect(&[(1, true), (1, false)]);
-    let counters = server.until("it was counted", |status| status.counters.spoke == 1).counters;
+    let status = server.until("it was counted", |status| status.counters.spoke == 1);
+    // Its process, which is this one, lives.
+    assert_eq!(status.held, 1);
+    let counters = status.counters;
     assert_eq!(counters, Counters { joined: 2, spoke: 1, ..Counters::default() });
 }
 
@@ -230,6 +233,39 @@ fn honest_and_silent(guest: &mut Client, id: u16) -> usize {
 }
 
 #[test]
+fn who_was_cut_off_and_has_ended_holds_no_number() {
+    let server = Running::start(limits(4, 1));
+    let mut honest = server.client();
+    honest.expect(&[(0, true)]);
+    // Another process, which says something and lives on until it is told to end; its socket is closed at once.
+    let script = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\ns.sendall(b'x')\nsys.stdin.read()";
+    let mut command = std::process::Command::new("python3");
+    let Ok(mut loud) = command.args(["-c", script]).arg(server.path()).stdin(std::process::Stdio::piped()).spawn()
+    else {
+        return eprintln!("skipped: there is no python3");
+    };
+    honest.expect(&[(1, true), (1, false)]);
+    server.until("its number is held", |status| status.held == 1);
+    drop(loud.stdin.take());
+    loud.wait().unwrap();
+    server.until("its number is free", |status| status.held == 0);
+}
+
+#[test]
+fn nobody_sends_descriptors_and_nobody_is_kept_out_by_those_who_go() {
+    let server = Running::start(limits(2, 1));
+    let stream = server.stream();
+    let is_known = millrace_dma::take_descriptors(&stream).is_ok();
+    let mut greeted = Client::greeted(stream);
+    greeted.expect(&[(0, true)]);
+    let event = Arc::new(rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap());
+    let sent = Message::with(0, &event).send(&greeted.stream);
+    // Before Linux 6.16 everybody can.
+    assert_eq!(sent.is_err(), is_known, "{sent:?}");
+    assert_eq!(server.until("always", |_| true).counters.shut, 0);
+}
+
+#[test]
 fn a_flood_of_connections_is_turned_away_and_passes() {
     let server = Running::start(limits(4, 2));
     let mut honest = server.client();
@@ -271,7 +307,8 @@ fn a_number_is_not_given_again_before_all_know_that_it_is_free() {
     // Nobody has read that peer 1 was there, and that it has gone.
     let stream = server.stream();
     assert!(next(&stream, &mut Reader::default()).is_none());
-    server.until("it was turned away", |status| status.counters.full == 1);
+    let status = server.until("it was turned away", |status| status.counters.full == 1);
+    assert_eq!((status.held, status.behind), (0, 1));
     one.expect(&[(1, true), (1, false)]);
     assert_eq!(server.client().id, 2 + 1, "the same slot, and another name");
 }

@@ -38,6 +38,8 @@ pub(super) struct Client {
     pub since: Instant,
     /// One for each vector.
     pub events: Vec<Arc<OwnedFd>>,
+    /// Its process, if that is known.
+    pub process: Option<OwnedFd>,
     /// What is to be said. Of each other peer nothing, that it has gone, or its vectors: so many are the most.
     queue: VecDeque<Message>,
     /// Slots of peers that have gone, which it has not read yet.
@@ -54,6 +56,7 @@ impl Client {
         (id, called): (u16, u16),
         caller: Caller,
         socket: OwnedFd,
+        process: Option<OwnedFd>,
         events: Vec<Arc<OwnedFd>>,
         memory: &Arc<OwnedFd>,
     ) -> Self {
@@ -61,7 +64,8 @@ impl Client {
             [Message::number(VERSION), Message::number(called.into()), Message::with(MEMORY, memory)].into_iter();
         let queue = greeting.collect();
         let (since, behind) = (Instant::now(), Vec::new());
-        Self { id, called, caller, socket, since, events, queue, behind, owing: None, unread: 0, paused: None }
+        let (owing, unread, paused) = Default::default();
+        Self { id, called, caller, socket, since, events, process, queue, behind, owing, unread, paused }
     }
 
     /// A peer is there: its vectors.
@@ -94,8 +98,9 @@ impl Client {
         !self.queue.is_empty() && self.paused.is_none_or(|until| until <= now)
     }
 
+    /// Whether something waits until it is tried again.
     pub fn is_paused(&self) -> bool {
-        self.paused.is_some()
+        self.paused.is_some() && !self.queue.is_empty()
     }
 
     /// Whether it has hung up, or said something.
@@ -114,9 +119,12 @@ impl Client {
         let unread = unread(&self.socket).map_err(|_| Ending::Failed)?;
         let has_read = has_sent || unread < self.unread;
         self.unread = unread;
-        if unread == 0 && self.queue.is_empty() {
+        if unread == 0 {
+            // It has read all that was sent. What could not be sent, because the system passes no more descriptors, it does not owe.
             self.owing = None;
-            self.behind.clear();
+            if self.queue.is_empty() {
+                self.behind.clear();
+            }
             return Ok(());
         }
         let since = *self.owing.get_or_insert(now);
@@ -148,5 +156,56 @@ impl Client {
             }
         }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// A client that was greeted, and its end of the socket.
+    fn greeted() -> (Client, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let memory = Arc::new(eventfd(0, EventfdFlags::empty()).unwrap());
+        let caller = Caller { pid: 1, uid: 0, is_limited: false };
+        let mut client = Client::new((0, 0), caller, ours.into(), None, vec![Arc::clone(&memory)], &memory);
+        client.attend(Instant::now(), PATIENCE).unwrap();
+        (client, theirs)
+    }
+
+    /// Something for it, at a time when the system passes no more descriptors.
+    fn tell_while_paused(client: &mut Client, now: Instant) {
+        let event = client.events[0].clone();
+        client.tell_of(1, &[event]);
+        client.paused = Some(now + PATIENCE * 10);
+    }
+
+    #[test]
+    fn who_has_read_all_that_was_sent_is_not_slow() {
+        let (mut client, mut theirs) = greeted();
+        let now = Instant::now();
+        tell_while_paused(&mut client, now);
+        // What it has not read it owes, whatever waits behind that.
+        assert_eq!(client.attend(now, PATIENCE), Ok(()));
+        assert_eq!(client.attend(now + PATIENCE, PATIENCE), Err(Ending::Slow));
+        theirs.read_exact(&mut [0; 24]).unwrap();
+        for times in 1..5 {
+            assert_eq!(client.attend(now + PATIENCE * times, PATIENCE), Ok(()));
+        }
+    }
+
+    #[test]
+    fn who_has_nothing_to_wait_for_is_not_paused() {
+        let (mut client, _theirs) = greeted();
+        tell_while_paused(&mut client, Instant::now());
+        assert!(client.is_paused());
+        // Who was to be told of has gone.
+        client.tell_end_of((1, 1), 1);
+        assert!(!client.is_paused());
     }
 }

@@ -33,6 +33,11 @@ impl Ids {
         self.free.remove(at)
     }
 
+    /// How many are free, and held back by those who believe that they are not.
+    pub fn count(&self, is_believed: impl Fn(u16) -> bool) -> usize {
+        self.free.iter().filter(|id| is_believed(**id)).count()
+    }
+
     pub fn give_back(&mut self, id: u16) {
         self.free.push_back(id);
     }

@@ -10,13 +10,12 @@ mod ids;
 use crate::layout::{self, Layout};
 use client::Client;
 use ids::Ids;
-use millrace_callers::{Call, Caller, Entrance, Listener, May, WAITS, caller_of};
+use millrace_callers::{Call, Caller, Entrance, Listener, May, WAITS, caller_of, process_of};
 use millrace_dma::{Ordering, OutOfRange, Pages, Place, Region, RegionError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 use rustix::fs::{SealFlags, fcntl_add_seals};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -104,6 +103,9 @@ pub struct Counters {
     pub full: u64,
     /// How often nobody could be let in, for want of descriptors or threads.
     pub exhausted: u64,
+    /// How often nobody was let in for a while, because too much of those who had gone was still to be closed.
+    #[serde(default)]
+    pub shut: u64,
 }
 
 /// A peer that is there.
@@ -122,7 +124,7 @@ pub struct PeerStatus {
 }
 
 /// How a server is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Most peers.
     pub peers_max: u16,
@@ -132,6 +134,12 @@ pub struct Status {
     pub bytes: usize,
     /// Who is there.
     pub peers: Vec<PeerStatus>,
+    /// Numbers that are nobody's before the processes of those who were cut off have ended.
+    #[serde(default)]
+    pub held: usize,
+    /// Numbers that are nobody's before all have read that their peers have gone.
+    #[serde(default)]
+    pub behind: usize,
     /// What has happened, ever.
     pub counters: Counters,
 }
@@ -145,8 +153,10 @@ pub enum Change {
     Left(PeerStatus, Ending),
     /// Somebody of that process and user was turned away, because of the user.
     Refused(u32, u32),
-    /// Somebody was turned away because there are as many peers as there may be.
+    /// Somebody was turned away because there are as many peers as there may be, or all numbers are held back.
     Full,
+    /// Nobody is let in until what those have left who have gone is closed.
+    Shut,
 }
 
 /// The server.
@@ -163,6 +173,7 @@ pub struct Server {
     /// How many have come: the next one's presence.
     generation: u64,
     counters: Counters,
+    is_shut: bool,
 }
 
 impl Server {
@@ -186,6 +197,8 @@ impl Server {
         let memory =
             fd.try_clone_to_owned().map_err(|source| ServerError::System { step: "keep the memory", source })?;
         let entrance = Entrance::new(listener, may(limits.users.clone())).map_err(|error| failed("listen", error))?;
+        // Clients say nothing.
+        let entrance = entrance.without_descriptors();
         let (ids, bytes) = (Ids::new(limits.peers), region.len());
         let (memory, counters) = (Arc::new(memory), Counters::default());
         Ok(Self {
@@ -199,6 +212,7 @@ impl Server {
             held: Vec::new(),
             generation: 0,
             counters,
+            is_shut: false,
         })
     }
 
@@ -206,7 +220,13 @@ impl Server {
     pub fn status(&self) -> Status {
         let peers = self.clients.iter().map(status_of).collect();
         let (peers_max, vectors) = (self.limits.peers, self.limits.vectors);
-        Status { peers_max, vectors, bytes: self.bytes, peers, counters: self.counters }
+        let (held, behind) = (self.held.len(), self.ids.count(|id| self.is_believed(id)));
+        Status { peers_max, vectors, bytes: self.bytes, peers, held, behind, counters: self.counters }
+    }
+
+    /// Whether somebody may take a peer that has gone for one that is there.
+    fn is_believed(&self, id: u16) -> bool {
+        self.clients.iter().any(|client| client.believes_in(id))
     }
 
     /// Waits until something happens, at most for so long, and does what is to be done then.
@@ -229,6 +249,12 @@ impl Server {
         if is_called {
             self.let_in(&mut tell);
         }
+        let was_shut = core::mem::replace(&mut self.is_shut, self.entrance.is_full());
+        if self.is_shut && !was_shut {
+            self.counters.shut += 1;
+            tell(Change::Shut);
+        }
+        self.let_go();
         Ok(())
     }
 
@@ -276,19 +302,21 @@ impl Server {
 
     fn admit(&mut self, socket: OwnedFd, caller: Caller, tell: &mut impl FnMut(Change)) {
         self.let_go();
-        let Some(id) = self.ids.take(|id| self.clients.iter().any(|client| client.believes_in(id))) else {
+        let Self { ids, clients, .. } = self;
+        let Some(id) = ids.take(|id| clients.iter().any(|client| client.believes_in(id))) else {
             self.counters.full += 1;
             self.entrance.turn_away(socket);
             return tell(Change::Full);
         };
         let events = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Arc::new);
-        let Ok(events) = (0..self.limits.vectors).map(|_| events()).collect::<Result<Vec<_>, _>>() else {
+        let events = (0..self.limits.vectors).map(|_| events()).collect::<Result<Vec<_>, _>>();
+        let (Ok(events), Ok(process)) = (events, process_of(&socket)) else {
             self.counters.exhausted += 1;
             self.ids.give_back(id);
             return self.entrance.turn_away(socket);
         };
         let called = self.ids.call(id);
-        self.join(Client::new((id, called), caller, socket, events, &self.memory), tell);
+        self.join(Client::new((id, called), caller, socket, process, events, &self.memory), tell);
     }
 
     fn join(&mut self, mut new: Client, tell: &mut impl FnMut(Change)) {
@@ -312,7 +340,7 @@ impl Server {
 
     fn end(&mut self, id: u16, ending: Ending, tell: &mut impl FnMut(Change)) {
         let Some(at) = self.clients.iter().position(|client| client.id == id) else { return };
-        let client = self.clients.swap_remove(at);
+        let mut client = self.clients.swap_remove(at);
         if let Ok(presence) = self.layout.presence(id) {
             // Release as in `join`; nothing goes before it.
             presence.store(0, Ordering::Release);
@@ -320,7 +348,7 @@ impl Server {
         for other in &mut self.clients {
             other.tell_end_of((id, client.called), client.events.len());
         }
-        self.hold(id, client.caller, ending);
+        self.hold(id, client.process.take(), ending);
         *match ending {
             Ending::Left => &mut self.counters.left,
             Ending::Spoke => &mut self.counters.spoke,
@@ -335,10 +363,8 @@ impl Server {
 impl Server {
     /// Who was cut off is not told: until his process has ended his number is nobody else's, or both would use the same rings. Of one in another container
     /// nobody knows when that is.
-    fn hold(&mut self, id: u16, caller: Caller, ending: Ending) {
-        let process = Pid::from_raw(caller.pid as i32).filter(|_| ending != Ending::Left);
-        // It has ended already, or there are no descriptors left.
-        match process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) {
+    fn hold(&mut self, id: u16, process: Option<OwnedFd>, ending: Ending) {
+        match process.filter(|_| ending != Ending::Left) {
             Some(process) => self.held.push((id, process)),
             None => self.ids.give_back(id),
         }

@@ -14,6 +14,9 @@ const NAP: Duration = Duration::from_millis(100);
 /// Between two attempts.
 const AGAIN: Duration = Duration::from_micros(200);
 
+/// The longest that somebody waits for a peer: a year.
+const LONGEST: u64 = 365 * 86_400;
+
 /// Where the memory is, as every one of these commands has it.
 #[derive(Debug, Args)]
 pub struct Place {
@@ -94,7 +97,7 @@ pub struct SendArgs {
 #[derive(Debug, Args)]
 struct Patience {
     /// Seconds to wait for a peer that is not there, does not listen, or is slow
-    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(..=LONGEST))]
     wait: u64,
 }
 
@@ -161,6 +164,12 @@ pub fn listen(shared: &Shared, args: &ListenArgs) -> Result<(), Failure> {
         note(format!(
             "others have written what is none: {} doorbells, and messages of {} peers, which are not read any more",
             refused.doorbells, refused.messages
+        ));
+    }
+    if refused.vectors > 0 {
+        note(format!(
+            "{} descriptors of other peers were lost, for which there was no room: these are not woken (ulimit -n)",
+            refused.vectors
         ));
     }
     if refused.unclaimed > 0 {
@@ -232,5 +241,25 @@ fn insist(
             Err(_) if stop::caught() => return Err(Failure::Interrupted),
             Err(error) => return Err(refused(error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        patience: Patience,
+    }
+
+    #[test]
+    fn nobody_waits_for_longer_than_there_is_time() {
+        let wait =
+            |seconds: &str| Command::try_parse_from(["ring", "--wait", seconds]).ok().map(|all| all.patience.wait);
+        assert_eq!((wait("0"), wait("86400"), wait("18446744073709551615")), (Some(0), Some(86_400), None));
+        assert!(Instant::now().checked_add(Duration::from_secs(LONGEST)).is_some());
     }
 }

@@ -10,8 +10,7 @@ use millrace_tool::options::Shared;
 use millrace_tool::output::{Output, Row, note};
 use millrace_tool::stop;
 use nix::unistd::User;
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
+use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -74,7 +73,7 @@ pub fn run(shared: &Shared, args: &ServeArgs) -> Result<(), Failure> {
     };
     let listener = listen(path, !args.user.is_empty())?;
     let mut server = Server::new(listener, limits).map_err(|error| refused(path, error))?;
-    let asked = status::listen(path);
+    let mut asked = status::listen(path);
     let output = Output::new(shared.json);
     let status = server.status();
     note(format!("serving {} bytes to {} peers at {}", status.bytes, status.peers_max, path.display()));
@@ -82,7 +81,7 @@ pub fn run(shared: &Shared, args: &ServeArgs) -> Result<(), Failure> {
     while !stop::asked() {
         let turned = server.turn(TURN, |change| telling.add(change));
         turned.map_err(|error| Failure::Found(format!("cannot wait for clients: {error}")))?;
-        if let Some(asked) = &asked {
+        if let Some(asked) = &mut asked {
             status::answer(asked, &server.status());
         }
     }
@@ -91,13 +90,11 @@ pub fn run(shared: &Shared, args: &ServeArgs) -> Result<(), Failure> {
 }
 
 fn listen(path: &Path, for_others: bool) -> Result<Listener, Failure> {
-    let failed = |source| Failure::File { doing: "cannot listen at", path: path.to_owned(), source };
-    let listener = Listener::private(path.to_owned(), Carries::Streams).map_err(|error| failed(error.into()))?;
-    if for_others {
-        // Whoever may not connect is refused by the server.
-        std::fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(failed)?;
-    }
-    Ok(listener)
+    // Whoever may not connect is refused by the server.
+    let make = if for_others { Listener::public } else { Listener::private };
+    let failed =
+        |error: Errno| Failure::File { doing: "cannot listen at", path: path.to_owned(), source: error.into() };
+    make(path.to_owned(), Carries::Streams).map_err(failed)
 }
 
 fn refused(path: &Path, error: ServerError) -> Failure {
@@ -133,8 +130,12 @@ pub(super) fn tell(output: Output, change: &Change) -> Result<(), Failure> {
             (words, Row::new().text("event", "refused").count("pid", (*pid).into()).count("uid", (*uid).into()))
         }
         Change::Full => (
-            "a client was turned away: all peers are taken; --peers allows more".into(),
+            "a client was turned away: all peers are taken, or numbers are held back (`status` says which); --peers allows more".into(),
             Row::new().text("event", "full"),
+        ),
+        Change::Shut => (
+            "nobody is let in until what those have left who have gone is closed".into(),
+            Row::new().text("event", "shut"),
         ),
     };
     if output.is_json() {

@@ -1,13 +1,14 @@
 //! `millrace ivshmem status`: how a server is. It is asked at a socket beside its own.
 
 use clap::Args;
+use millrace_callers::{Call, Carries, Entrance, Listener, owner_only};
 use millrace_ivshmem::Status;
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
 use millrace_tool::output::{Output, Row, note};
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use rustix::net::{SendFlags, send};
+use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -29,34 +30,19 @@ pub struct StatusArgs {
     path: PathBuf,
 }
 
-/// Where a server is asked; removed when this is dropped.
-pub(super) struct Asked {
-    path: PathBuf,
-    listener: UnixListener,
-}
-
-impl Drop for Asked {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
 fn beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".status");
     name.into()
 }
 
-/// Where the server at `path`, whose socket it is by now, is asked. One that was killed has left its socket behind.
-pub(super) fn listen(path: &Path) -> Option<Asked> {
+/// Where the server at `path`, whose socket it is by now, is asked: by those who could end it, and root.
+pub(super) fn listen(path: &Path) -> Option<Entrance> {
     let path = beside(path);
-    // Only what is a socket, and nobody's.
-    let is_socket = std::fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_socket());
-    if is_socket && UnixStream::connect(&path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
-        let _ = std::fs::remove_file(&path);
-    }
-    match UnixListener::bind(&path).and_then(|listener| listener.set_nonblocking(true).map(|()| listener)) {
-        Ok(listener) => Some(Asked { path, listener }),
+    let listening = Listener::private(path.clone(), Carries::Streams);
+    let entrance = listening.and_then(|listener| Entrance::new(listener, owner_only()));
+    match entrance {
+        Ok(entrance) => Some(entrance.without_descriptors()),
         Err(error) => {
             note(format!("`millrace ivshmem status` will find nobody: {}: {error}", path.display()));
             None
@@ -65,12 +51,17 @@ pub(super) fn listen(path: &Path) -> Option<Asked> {
 }
 
 /// Answers who asks. An answer has room in a socket that was just made.
-pub(super) fn answer(asked: &Asked, status: &Status) {
+pub(super) fn answer(asked: &mut Entrance, status: &Status) {
     for _ in 0..MOST_AT_ONCE {
-        let Ok((mut stream, _)) = asked.listener.accept() else { return };
-        let _ = stream.set_nonblocking(true);
-        if let Ok(text) = serde_json::to_vec(status) {
-            let _ = stream.write_all(&text);
+        match asked.accept() {
+            Some(Call::In(socket, _)) => {
+                if let Ok(text) = serde_json::to_vec(status) {
+                    let _ = send(&socket, &text, SendFlags::NOSIGNAL);
+                }
+                asked.turn_away(socket);
+            }
+            Some(Call::Refused(_)) => {}
+            Some(Call::Exhausted) | None => return,
         }
     }
 }
@@ -98,6 +89,8 @@ pub(super) fn show(output: Output, status: &Status) -> Result<(), Failure> {
         .count("bytes", status.bytes as u64)
         .count("peers max", status.peers_max.into())
         .count("vectors", status.vectors.into())
+        .count("held", status.held as u64)
+        .count("behind", status.behind as u64)
         .count("joined", counters.joined)
         .count("left", counters.left)
         .count("spoke", counters.spoke)
@@ -105,7 +98,8 @@ pub(super) fn show(output: Output, status: &Status) -> Result<(), Failure> {
         .count("failed", counters.failed)
         .count("refused", counters.refused)
         .count("full", counters.full)
-        .count("exhausted", counters.exhausted);
+        .count("exhausted", counters.exhausted)
+        .count("shut", counters.shut);
     output.rows("server", &[counts])?;
     let rows: Vec<_> = status
         .peers
@@ -120,4 +114,36 @@ pub(super) fn show(output: Output, status: &Status) -> Result<(), Failure> {
         })
         .collect();
     Ok(output.rows("peers", &rows)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(path: &Path) -> Status {
+        let stream = UnixStream::connect(beside(path)).unwrap();
+        serde_json::from_reader(stream).unwrap()
+    }
+
+    #[test]
+    fn the_end_of_one_server_takes_nothing_from_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("iv.sock");
+        let first = listen(&path).unwrap();
+        std::fs::rename(beside(&path), folder.path().join("moved")).unwrap();
+        let mut second = listen(&path).unwrap();
+        drop(first);
+        let status = Status { peers_max: 7, ..Status::default() };
+        let answered = std::thread::scope(|scope| {
+            let asks = scope.spawn(|| asked(&path));
+            while !asks.is_finished() {
+                answer(&mut second, &status);
+                std::thread::yield_now();
+            }
+            asks.join().unwrap()
+        });
+        assert_eq!(answered, status);
+        drop(second);
+        assert!(!beside(&path).exists());
+    }
 }
