@@ -9,7 +9,7 @@ use millrace_ivshmem::protocol::Reader;
 use millrace_split::ivshmem::IvshmemDoor;
 use millrace_split::message::Request;
 use millrace_split::run::{MOST_REFERENCE, runs_of};
-use millrace_split::{Access, Config, Door, Endpoint, Error, Failed, Frontend, Kind, Limits, PAGE, Transfer};
+use millrace_split::{Access, Config, Door, Endpoint, Error, Event, Failed, Frontend, Kind, Limits, PAGE, Transfer};
 use running::{Running, SOON, done, until};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -206,4 +206,26 @@ fn who_finds_no_backend_is_told() {
     let refused = Frontend::call_at(&shared.place()).err().unwrap();
     assert!(refused.to_string().contains("no backend is there"), "{refused}");
     drop(socket);
+}
+
+#[test]
+fn a_backend_whose_server_ends_says_so_once() {
+    let shared = Shared::start();
+    let mut door = IvshmemDoor::open(&shared.socket(), 0).unwrap();
+    let mut look = || -> Vec<String> {
+        let lines = door.look().into_iter().filter_map(|event| match event {
+            Event::Noted(line) => Some(line),
+            _ => None,
+        });
+        lines.collect()
+    };
+    assert_eq!(look(), Vec::<String>::new());
+    drop(shared);
+    let mut said = Vec::new();
+    until("it is said", || {
+        said = look();
+        !said.is_empty()
+    });
+    assert!(said.len() == 1 && said[0].contains("has ended"), "{said:?}");
+    assert_eq!(look(), Vec::<String>::new());
 }

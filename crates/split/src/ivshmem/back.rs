@@ -48,8 +48,8 @@ pub struct IvshmemDoor {
     /// Those that were turned away, so that they are not asked again and again: peer, presence and program.
     refused: Vec<(u16, u64, u64)>,
     pace: Pace,
-    /// The server has cut it off, and it was said.
-    is_cut_off: bool,
+    /// The server has cut it off, or has ended, and it was said.
+    is_end_said: bool,
     next: u16,
 }
 
@@ -86,7 +86,7 @@ impl IvshmemDoor {
         head.word64(PRESENCE)?.store(endpoint.presence(own), Ordering::Relaxed);
         // Release pairs with the Acquire in `find_backend`.
         head.word64(WHO)?.store(BACKEND, Ordering::Release);
-        let (known, refused, pace, is_cut_off) = Default::default();
+        let (known, refused, pace, is_end_said) = Default::default();
         let endpoint = Arc::new(Mutex::new(endpoint));
         Ok(Self {
             path: path.to_owned(),
@@ -99,7 +99,7 @@ impl IvshmemDoor {
             known,
             refused,
             pace,
-            is_cut_off,
+            is_end_said,
             next: 0,
         })
     }
@@ -134,6 +134,24 @@ impl IvshmemDoor {
         self.known = known;
         self.refused.extend(refused);
         gone
+    }
+
+    /// Says once that nobody finds this backend any more.
+    fn end_of_server(&mut self) -> Option<Event> {
+        let why = {
+            let endpoint = lock(&self.endpoint);
+            // Who is cut off is hung up on as well.
+            if endpoint.is_cut_off() {
+                "has cut this backend off, so that nobody finds it"
+            } else if endpoint.is_alone() {
+                "has ended: guests that are there go on, and others do not find this backend"
+            } else {
+                return None;
+            }
+        };
+        let is_said = core::mem::replace(&mut self.is_end_said, true);
+        let line = || Event::Noted(format!("the server at {} {why}: start the backend again", self.path.display()));
+        (!is_said).then(line)
     }
 
     fn arrive(&mut self, peer: u16) -> Option<Event> {
@@ -199,12 +217,7 @@ impl Door for IvshmemDoor {
             endpoint.slots()
         };
         let mut events = self.gone();
-        if lock(&self.endpoint).is_cut_off() && !core::mem::replace(&mut self.is_cut_off, true) {
-            let path = self.path.display();
-            events.push(Event::Noted(format!(
-                "the server at {path} has cut this backend off, so that nobody finds it: start the backend again"
-            )));
-        }
+        events.extend(self.end_of_server());
         let own = self.own;
         for peer in (0..slots).filter(|peer| *peer != own) {
             events.extend(self.arrive(peer));
