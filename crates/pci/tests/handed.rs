@@ -1,6 +1,6 @@
 //! What a machine hands over: descriptors that close slowly, and memory that it takes away.
 
-use super::driver::{ENTRIES, Queue, exchange, frame, pair};
+use super::driver::{Queue, exchange, frame, pair};
 use super::hostile::{access, answer, give, introduced, still_works, whole};
 use super::machine::{MEMORY, Machine, PATIENCE, Served, wait_until};
 use millrace_abi::control::QueueState;
@@ -188,7 +188,7 @@ fn memory_is_taken_away_under_traffic() {
     }
     // Both have been seen, or it has seen nothing.
     assert!(filled > 0 && faulted > 0, "{filled} {faulted}");
-    assert_eq!((served.counters(0).late_unmaps, ENTRIES), (0, 64));
+    assert_eq!(served.counters(0).late_unmaps, 0);
 }
 
 #[test]
