@@ -3,7 +3,7 @@
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, openat};
 use rustix::io::Errno;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ impl Drop for Taking {
     }
 }
 
-fn is_at(file: &OwnedFd, name: &OsString) -> bool {
+fn is_at(file: &OwnedFd, name: &OsStr) -> bool {
     let (Ok(held), Ok(found)) = (fstat(file), std::fs::symlink_metadata(name)) else { return false };
     (held.st_dev, held.st_ino) == (found.dev(), found.ino())
 }
