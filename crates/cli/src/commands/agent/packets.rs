@@ -95,7 +95,9 @@ fn send_to(
             if closed.get(&port).is_some_and(|until| now < *until) {
                 return Err(Error::Gone);
             }
-            let queue = open().inspect_err(|_| drop(closed.insert(port, now + AGAIN)))?;
+            let queue = open().inspect_err(|_| {
+                closed.insert(port, now + AGAIN);
+            })?;
             closed.remove(&port);
             place.insert(queue)
         }
