@@ -68,7 +68,7 @@ pub fn has(engine: &str, mode: Mode, sharing: Sharing) -> bool {
 /// The statistics once `hold` says so: a worker publishes what it counted a moment after the frames themselves.
 pub fn settled(device: &Device, hold: impl Fn(&CardStats) -> bool) -> CardStats {
     let of_now = || device.stats().unwrap();
-    within(PATIENCE, || Some(of_now()).filter(&hold).ok_or_else(of_now)).0
+    within(PATIENCE, || Some(of_now()).filter(&hold).ok_or_else(|| Box::new(of_now()))).0
 }
 
 pub fn dropped(queue: &QueueStats) -> u64 {

@@ -62,7 +62,7 @@ impl Sender {
             let Target::Port(to) = emission.target else { continue };
             let bytes = self.out.bytes(emission, &frame);
             let done = match emission.waits {
-                true => device.flows().send_in_tunnel(to, bytes).map(|()| true).map_err(Error::from),
+                true => device.flows().send_in_tunnel(to, bytes).map(|()| true),
                 false => send_to(&mut self.queues, &mut self.closed, to, bytes, || open(device, ports, to)),
             };
             self.unsent += u64::from(!*done.as_ref().unwrap_or(&false));
