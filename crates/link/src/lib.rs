@@ -53,8 +53,8 @@ pub enum LinkError {
     /// A thread cannot be started.
     #[error("a thread cannot be started: {0}")]
     Thread(String),
-    /// With `place=card`.
-    #[error("place=card: {0}")]
+    /// The engine is to be outside of this process, and cannot be.
+    #[error("{0}")]
     Place(String),
     /// Memory cannot be registered.
     #[error("memory cannot be registered: {0}")]

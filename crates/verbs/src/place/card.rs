@@ -67,15 +67,14 @@ pub(super) fn scope(config: &Config) -> Scope {
 impl InCard {
     /// Calls the engine that is wanted.
     pub fn open(config: &Config) -> Result<Self, LinkError> {
-        let place = if config.split.is_some() { "split=" } else { "place=card" };
+        let (place, side) = if config.split.is_some() { ("split=", "the backend") } else { ("place=card", "the card") };
         if config.split.is_some() && (config.in_card || config.card.is_some()) {
             let problem =
                 "split= names a backend, whose engine is used: place=card and the name of a card go without it";
             return Err(LinkError::Place(problem.to_owned()));
         }
         if config.port.is_some() || config.ip.is_some() || config.mac.is_some() {
-            let problem =
-                format!("{place}: it has neither port= nor ip= nor mac=: the other side says who its programs are");
+            let problem = format!("{place}: it has neither port= nor ip= nor mac=: {side} says who its programs are");
             return Err(LinkError::Place(problem));
         }
         if config.tx.is_some() || config.rx.is_some() || !config.local || !config.helper || !config.extended {
@@ -86,7 +85,7 @@ impl InCard {
         }
         if config.adopts_nothing {
             let problem = format!(
-                "{place}: adopt=off: the other side reaches registered memory because it becomes shared memory. Leave it out, or use place=library"
+                "{place}: adopt=off: {side} reaches registered memory because it becomes shared memory. Leave it out, or use place=library"
             );
             return Err(LinkError::Place(problem));
         }

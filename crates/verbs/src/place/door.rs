@@ -292,7 +292,7 @@ impl CardDoor {
     fn open(config: &Config) -> Result<(Self, Program, Welcome), LinkError> {
         let device = super::open_card(&config.wanted())?;
         let name = device.name().to_owned();
-        let failed = |why: String| LinkError::Place(format!("the card {name}: {why}"));
+        let failed = |why: String| LinkError::Place(format!("place=card: the card {name}: {why}"));
         let path = name.strip_prefix("unix:").map(|path| path.split(',').next().unwrap_or(path));
         let path = path.ok_or_else(|| failed("it is in this process".to_owned()))?;
         let client = Client::connect(&socket_of(Path::new(path))).map_err(|error| failed(why_no_engine(error)))?;
