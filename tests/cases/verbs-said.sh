@@ -34,7 +34,7 @@ for option in tx=0 rx=1 local=off helper=off extended=off; do
     said "tx=, rx=, local=off" "place=card $option" ibv_devinfo
 done
 said "adopt=off: the card reaches" "place=card adopt=off" ibv_devinfo
-said "ibv_devinfo\[[0-9]*\]: the engine in the card .*counts for all" "place=card report=on stats=$scratch/card.json" ibv_devinfo
+said "ibv_devinfo\[[0-9]*\]: the engine in the card .*what it counts: .millrace rdma stats., for all" "place=card report=on stats=$scratch/card.json" ibv_devinfo
 grep -q '"place":"card","card":{"pid":[0-9]*,"stats":{"transport"' "$scratch/card.json" || fail "no counters of the card: $(cat "$scratch/card.json")"
 # More queue pairs than there may be, and more requests than a queue may have.
 cat >"$scratch/pair.py" <<'END'

@@ -18,7 +18,7 @@ pub struct CardStats {
     pub flows: Vec<Count>,
     /// One entry per PCI function.
     pub functions: Vec<FunctionStats>,
-    /// How many wakes of programs there were besides those that are as they should be. `slow`: of those that took long. `apart`: of those that were left to a thread of the user's. Empty without such.
+    /// Wakes of programs that took too long (`slow`), and those that a thread of the user's own made since (`apart`, decision 124). Empty without such.
     pub bells: Vec<Count>,
 }
 

@@ -7,7 +7,6 @@ use crate::shard::{Classifying, Detach, Detached, Shape, SlowEnds, Tapper};
 use millrace_abi::queue::{Laggard, QueueId};
 use millrace_port::Bell;
 use millrace_ring::shared::{Losses, Reclaimer};
-
 use std::sync::Arc;
 
 /// A change for a worker.

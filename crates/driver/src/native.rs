@@ -13,7 +13,6 @@ use millrace_abi::register::{Controller, calypte, map, medusa, sze};
 use millrace_card::{Attachment, Card, Opener, StartError};
 use millrace_dma::{Domain, Ordering, Pages, Region, Window};
 use millrace_port::Bell;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 

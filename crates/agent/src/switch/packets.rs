@@ -84,7 +84,7 @@ impl Packets {
     /// Keeps a packet; its number.
     fn keep(&mut self, port: u32, bytes: Vec<u8>) -> u32 {
         self.last = if self.last >= LAST_BUFFER { 1 } else { self.last + 1 };
-        if self.buffers.len() == MOST_BUFFERS {
+        if self.buffers.len() >= MOST_BUFFERS {
             self.buffers.pop_front();
             self.losses.kept += 1;
         }

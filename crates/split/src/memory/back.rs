@@ -4,7 +4,7 @@ use super::HELLO;
 use crate::notices::Why;
 use crate::transport::{Arrived, Counts, Door, Event, Maps};
 use crate::{Address, Error, PAGE};
-use millrace_callers::{Call, Caller, Carries, Entrance, Listener, owner_only};
+use millrace_callers::{Call, Caller, Carries, Entrance, Listener, owner_only, process_of};
 use millrace_dma::{Region, Window};
 use millrace_port::Bell;
 use millrace_rdma::served::Account;
@@ -13,7 +13,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -116,7 +115,7 @@ impl MemoryDoor {
                 return refused(Why::Greeting, &Error::Version);
             }
         };
-        let met = self.meet(&socket, &file, control).and_then(|met| Ok((met, Life::of(&socket, caller.pid)?)));
+        let met = self.meet(&socket, &file, control).and_then(|met| Ok((met, Life::of(&socket)?)));
         match met {
             Ok(((control, to_card, to_program), life)) => {
                 self.next += 1;
@@ -186,11 +185,10 @@ struct Life {
 }
 
 impl Life {
-    fn of(socket: &OwnedFd, pid: u32) -> Result<Self, Error> {
+    fn of(socket: &OwnedFd) -> Result<Self, Error> {
         let failed = || Error::system("the end of a program cannot be watched");
-        // A process of another container has the number 0, which is not one: then only its socket says that it has ended.
-        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let process = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())).transpose().map_err(failed())?;
+        // Of a process in another container nobody may know which it is: then only its socket says that it has ended.
+        let process = process_of(socket).map_err(failed())?;
         let either = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed())?;
         for fd in [Some(socket), process.as_ref()].into_iter().flatten() {
             let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;

@@ -79,7 +79,7 @@ impl InCard {
         }
         if config.tx.is_some() || config.rx.is_some() || !config.local || !config.helper || !config.extended {
             let problem = format!(
-                "{place}: tx=, rx=, local=off, helper=off and extended=off are about an engine in the program: without it they do something"
+                "{place}: tx=, rx=, local=off, helper=off and extended=off are about an engine in the program: without {place} they do something"
             );
             return Err(LinkError::Place(problem));
         }
@@ -98,6 +98,11 @@ impl InCard {
     /// What the engine is called, for people.
     pub fn engine(&self) -> &'static str {
         self.door.engine()
+    }
+
+    /// Where people see what it has counted.
+    pub fn counts_at(&self) -> &'static str {
+        self.door.counts_at()
     }
 
     /// The name of this place.
@@ -633,11 +638,11 @@ pub(super) fn start(place: &Arc<Place>) -> std::io::Result<()> {
 fn run(place: &Weak<Place>, ears: &Ears) {
     let Ears { bell, link, nudge } = ears;
     let mut may_sleep = false;
+    let mut fds = vec![PollFd::new(bell, PollFlags::IN), PollFd::new(link, PollFlags::RDHUP)];
+    fds.extend(nudge.iter().map(|nudge| PollFd::from_borrowed_fd(nudge.as_fd(), PollFlags::IN)));
     loop {
         let most = if may_sleep { ASLEEP } else { Duration::ZERO };
         let most = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
-        let mut fds = vec![PollFd::new(bell, PollFlags::IN), PollFd::new(link, PollFlags::RDHUP)];
-        fds.extend(nudge.iter().map(|nudge| PollFd::from_borrowed_fd(nudge.as_fd(), PollFlags::IN)));
         let _ = poll(&mut fds, Some(&most));
         let has_gone = !fds[1].revents().is_empty();
         let Some(place) = place.upgrade() else { return };

@@ -137,6 +137,14 @@ impl Door {
         }
     }
 
+    /// Where people see what it has counted.
+    pub fn counts_at(&self) -> &'static str {
+        match self {
+            Self::Card(_) => "`millrace rdma stats`, for all of its programs",
+            Self::Guest(_) => "what `millrace split backend` prints of a program that has left",
+        }
+    }
+
     /// How it is started.
     pub fn start(&self) -> &'static str {
         match self {
@@ -157,11 +165,9 @@ impl Door {
     pub fn create_queue(&mut self, depth: u32) -> Result<(u32, Window), Refused> {
         match self {
             Self::Card(door) => {
-                let (words, ring) = door.ring(&wire::Request::CreateQueue(depth), depth)?;
-                Ok((
-                    words.clone().word().and_then(|word| u32::try_from(word).ok()).ok_or_else(|| over(libc::EPROTO))?,
-                    ring,
-                ))
+                let (mut words, ring) = door.ring(&wire::Request::CreateQueue(depth), depth)?;
+                let queue = words.word().and_then(|word| u32::try_from(word).ok()).ok_or_else(|| over(libc::EPROTO))?;
+                Ok((queue, ring))
             }
             Self::Guest(door) => door.create_queue(depth),
         }

@@ -203,7 +203,7 @@ impl Running {
     /// How other ends were reached, for `report=on`.
     pub fn report(&mut self) -> String {
         if let Some(card) = &self.card {
-            return format!("{} moves the bytes, and counts for all of its programs", card.engine());
+            return format!("{} moves the bytes; what it counts: {}", card.engine(), card.counts_at());
         }
         let Sessions { sent, received, short_sent, short_received, dropped, malformed, put_out, .. } = &self.sessions;
         let reached = self.engine.memory().peers.counts();

@@ -13,7 +13,6 @@ use millrace_dma::Iova;
 use millrace_port::Bell;
 use millrace_ring::EngineFault;
 use millrace_ring::shared::{Losses, Reclaimer};
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 

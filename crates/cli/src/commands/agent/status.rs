@@ -24,9 +24,10 @@ const ANSWER: Duration = Duration::from_secs(5);
 #[command(after_help = "\
 Controllers that are connected, with role, seconds, messages from and to each, and those that
 were left out since it does not read; how many entries, groups and meters there are; how many
-entries could not follow the ports and are as they were (behind); and what was lost: packets for controllers beyond the rate (unheard), whose rule had gone (unknown),
-or that made room (kept); packets of controllers that a port did not get (unsent); entries
-of which it is not known what they had (untold); connections without TLS (untrusted).
+entries could not follow the ports and are as they were (behind); and what was lost: packets
+for controllers beyond the rate (unheard), whose rule had gone (unknown), or that made room
+(kept); packets of controllers that a port did not get (unsent); entries of which it is not
+known what they had (untold); connections without TLS (untrusted).
 
 Examples:
   millrace agent status
