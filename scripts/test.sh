@@ -8,6 +8,9 @@
 # A step is a function below. It may write how many checks it made to $results ("passed failed skipped"); one that does
 # not is one check. Exit code 77 means that it could not be done here, and its last line says why. All output is also
 # in target/test-logs/STEP.log.
+#
+# Nothing holds a run up for ever (docs/decisions/0131-nothing-holds-up-a-run.md): a program of tests has TEST_SECONDS (default 600), a case
+# CASE_SECONDS; what is left running after a step is named and ended; and at a SIGTERM the run says what it was at.
 set -uo pipefail
 . "$(dirname "$0")/env.sh"
 cd "$root" || exit 1
@@ -33,12 +36,19 @@ count_cargo_tests() {
         END { print passed + 0, failed + 0, skipped + 0 }'
 }
 
-# Runs cargo test and counts.
+# cargo test, in which no program of tests runs for ever.
+bounded_cargo_test() {
+    local host
+    host=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
+    env "CARGO_TARGET_${host}_RUNNER=$root/scripts/bounded.sh" cargo test --locked "$@"
+}
+
+# Runs cargo test and counts, with what the step has run before.
 cargo_test() {
-    local log=$logs/$step.cargo code
-    cargo test --locked "$@" 2>&1 | tee -a "$log"
-    code=${PIPESTATUS[0]}
-    count_cargo_tests <"$log" >"$results"
+    local code
+    bounded_cargo_test "$@"
+    code=$?
+    count_cargo_tests <"$logs/$step.log" >"$results"
     grep -q '^0 0 ' "$results" && { echo "no test ran"; return 1; }
     return "$code"
 }
@@ -80,29 +90,47 @@ step_unit() {
 }
 
 # failed_tests LOG: a line for each program of tests that failed: what cargo wants for it, a tab, and the names of those that failed.
-# Programs that did not come to an end have none.
+# Programs that did not come to an end have none: cargo says how they ended, unless failed tests ended them (101).
 failed_tests() {
-    awk '/^test .* FAILED$/ { names = names " " $2 }
-        /^error: test failed, to rerun pass `/ { split($0, part, "`"); print part[2] "\t" names; names = "" }' "$1"
+    awk 'function flush() { if (program) print program "\t" mine; program = "" }
+        /^test .* FAILED$/ { names = names " " $2 }
+        /^error: test failed, to rerun pass `/ { flush(); split($0, part, "`"); program = part[2]; mine = names; names = "" }
+        /process didn.t exit successfully: / && !/\(exit status: 101\)/ { mine = "" }
+        END { flush() }' "$1"
 }
 
-# Runs tests that failed again, one by one; five at most, for where more fail, it is not that the machine was busy.
+# runs_alone NAME PROGRAM [TEST]: whether it passes with nothing beside it. A program that did not come to an end runs as a whole.
+runs_alone() {
+    local program=$2 only=() wanted='^test result: ok'
+    [ $# -lt 3 ] || only=(--exact "$3" --test-threads 1) wanted='^test result: ok. 1 passed'
+    # With the features that all of it has, or it would all be built again.
+    # shellcheck disable=SC2086
+    bounded_cargo_test --workspace ${program#-p * } -- "${only[@]}" >"$logs/$1.again" 2>&1
+    cat "$logs/$1.again"
+    ! grep -q '^error: ' "$logs/$1.again" && grep -q "$wanted" "$logs/$1.again"
+}
+
+# Runs what failed again, one by one: five at most, for where more fail, it is not that the machine was busy.
 once_more() {
-    local log=$logs/$step.cargo program tests name passed failed skipped ended=0
+    local program tests name passed failed skipped ended=0 wanted=0 list
     read -r passed failed skipped <"$results"
-    [ "$(failed_tests "$log" | cut -f 2 | wc -w)" -le 5 ] && ! failed_tests "$log" | grep -qP '\t$' || return 1
+    list=$(failed_tests "$logs/$step.log")
     while IFS=$'\t' read -r program tests; do
-        for name in $tests; do
-            # With the features that all of it has, or it would all be built again.
-            # shellcheck disable=SC2086
-            cargo test --locked --workspace ${program#-p * } -- --exact "$name" --test-threads 1 </dev/null | tee "$log.again"
-            grep -q '^test result: ok. 1 passed' "$log.again" || continue
-            echo "passed only when it ran once more: $name ($program)"
+        for name in ${tests:-whole}; do wanted=$((wanted + 1)); done
+    done <<<"$list"
+    [ -n "$list" ] && [ "$wanted" -le 5 ] || return 1
+    while IFS=$'\t' read -r program tests; do
+        # shellcheck disable=SC2086
+        for name in ${tests:-""}; do
+            runs_alone "$step" "$program" ${name:+"$name"} || continue
+            echo "passed only when it ran once more: ${name:-all of it, which did not come to an end} ($program)"
             ended=$((ended + 1))
         done
-    done < <(failed_tests "$log")
-    echo "$((passed + ended)) $((failed - ended)) $skipped" >"$results"
-    [ "$ended" -eq "$failed" ]
+    done <<<"$list"
+    # Programs that did not end have counted nothing.
+    failed=$((wanted - ended))
+    echo "$((passed + ended)) $failed $skipped" >"$results"
+    [ "$failed" -eq 0 ]
 }
 
 # The rings again, over memory that the model checker watches. Its flag changes everything, hence a folder of its own.
@@ -177,9 +205,9 @@ step_sanitize() {
             "$runner=valgrind -q --error-exitcode=9 --fair-sched=yes" \
             bash -c 'cargo test --locked -p millrace-dma -p millrace-ring --lib -- --skip order --skip survives \
                 --skip runs_away --skip no_wake --skip for_every_reader --skip running_reader' \
-            2>&1 | tee "$logs/valgrind"
-        local code=${PIPESTATUS[0]}
-        count_cargo_tests <"$logs/valgrind" >"$results"
+            2>&1
+        local code=$?
+        count_cargo_tests <"$logs/$step.log" >"$results"
         return "$code"
     else
         skip "this Rust has no AddressSanitizer, and there is no valgrind"
@@ -228,6 +256,53 @@ failed_parts() {
     printf '%s:\n%s\n' "$1" "${parts:-$(tail -n 10 "$logs/$1.log")}"
 }
 
+# left_running STEP: names what it has left running, and ends it. What setup leaves are services that packages have started.
+left_running() {
+    local pid
+    [ "$1" != setup ] || return 0
+    for pid in $(grep -lzs "^MILLRACE_TEST_STEP=$1-$$\$" /proc/[0-9]*/environ | cut -d / -f 3); do
+        echo "left running by $1: $(tr '\0' ' ' <"/proc/$pid/cmdline" | cut -c 1-300)"
+        kill -KILL "$pid" 2>/dev/null
+    done
+}
+
+# run_step STEP: its output is shown and logged by a file, for whatever a step leaves running would hold a pipe open, and its reader
+# would wait for ever.
+run_step() {
+    local code
+    : >"$logs/$1.log"
+    tail -n +1 -s 0.2 -f "$logs/$1.log" --pid=$$ &
+    shows=$!
+    (export MILLRACE_TEST_STEP=$1-$$; "step_$1") </dev/null >>"$logs/$1.log" 2>&1 &
+    running=$!
+    wait "$running"
+    code=$?
+    running=
+    left_running "$1" >>"$logs/$1.log"
+    # The last lines are to be shown, too.
+    sleep 0.5
+    kill "$shows"
+    wait "$shows" 2>/dev/null
+    return "$code"
+}
+
+# stopped SIGNAL: says what the run was at, and ends it.
+stopped() {
+    echo
+    printf '%s\n' "${summary[@]}"
+    echo "stopped by SIG$1 after $((SECONDS - begin)) s, in step $step, which had run for $((SECONDS - start)) s; its last lines:"
+    tail -n 30 "$logs/$step.log"
+    echo "what was running:"
+    # shellcheck disable=SC2046
+    ps -o pid,ppid,etime,wchan:20,args -p "$(grep -lzs "^MILLRACE_TEST_STEP=$step-$$\$" /proc/[0-9]*/environ | cut -d / -f 3 | paste -sd ,)" |
+        cut -c 1-220
+    [ -z "$running" ] || kill -TERM -- "-$running"
+    sleep 1
+    left_running "$step" >/dev/null
+    kill "$shows" 2>/dev/null
+    exit 1
+}
+
 [ $# -gt 0 ] && steps=("$@")
 for step in "${steps[@]}"; do
     declare -F "step_$step" >/dev/null || { echo "there is no step $step; there are: ${steps[*]}" >&2; exit 2; }
@@ -235,15 +310,19 @@ done
 mkdir -p "$logs"
 find_rust || true
 passed=0 failed=0 skipped=0 summary=() failures=()
-begin=$SECONDS
+begin=$SECONDS start=$SECONDS running= shows=
+# A process group for each step: what is in the background ignores Ctrl-C otherwise.
+set -m
+trap 'stopped INT' INT
+trap 'stopped TERM' TERM
 for step in "${steps[@]}"; do
     results=$logs/$step.results
-    rm -f "$results" "$logs/$step.cargo"
+    rm -f "$results"
     echo
     echo "== $step"
     start=$SECONDS
-    ("step_$step") </dev/null 2>&1 | tee "$logs/$step.log"
-    code=${PIPESTATUS[0]}
+    run_step "$step"
+    code=$?
     # Setup may just have installed Rust.
     [ "$step" = setup ] && find_rust
     p=0 f=0 s=0
@@ -262,7 +341,7 @@ done
 echo
 printf '%s\n' "${summary[@]}"
 for step in "${failures[@]}"; do failed_parts "$step"; done
-for step in "${steps[@]}"; do grep '^passed only when it ran once more: ' "$logs/$step.log"; done
+for step in "${steps[@]}"; do grep -E '^(passed only when it ran once more|left running by .*): ' "$logs/$step.log"; done
 echo "all of it: $((SECONDS - begin)) s; logs in $logs"
 grep -h '^skipped: ' "$logs"/*.log 2>/dev/null | sort | uniq -c | sort -rn | head -n 20
 echo

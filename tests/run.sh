@@ -48,10 +48,19 @@ said() {
 launch() {
     local name
     name=$(basename "$1" .sh)${2:+:$2}
-    timeout -k 10 "${CASE_SECONDS:-600}" bash "$@" </dev/null >"$outputs/$name" 2>&1 &
+    MILLRACE_CASE=$name-$$ timeout -k 10 "${CASE_SECONDS:-600}" bash "$@" </dev/null >"$outputs/$name" 2>&1 &
     names[$!]=$name
     starts[$!]=$(date +%s%N)
     texts[$!]="$1 ${2:-}"
+}
+
+# left_running NAME: names what a case has left running, which is in the way of the next, and ends it.
+left_running() {
+    local pid
+    for pid in $(grep -lzs "^MILLRACE_CASE=$1-$$\$" /proc/[0-9]*/environ | cut -d / -f 3); do
+        echo "left running by $1: $(tr '\0' ' ' <"/proc/$pid/cmdline" | cut -c 1-300)"
+        kill -KILL "$pid" 2>/dev/null
+    done
 }
 
 # finish: waits until one has ended, prints what became of it, and counts it.
@@ -70,6 +79,7 @@ finish() {
     esac
     printf '%-24s %5s s  %s\n' "$name" "$took" "$word"
     sed '/^skipped: /! s/^/    /' "$outputs/$name"
+    left_running "$name"
     case $word in
     FAILED*) failure "$pid" "$name" ;;
     *)
