@@ -16,6 +16,11 @@ case $purpose in
 *) echo "setup.sh: there is no $purpose; there are --build, --test (what it does by itself) and --bench" >&2; exit 2 ;;
 esac
 
+# What brings something from a network: a server that never answers must not hold up for ever what can be done without it.
+bounded() {
+    timeout -k 10 "${SETUP_SECONDS:-900}" "$@"
+}
+
 packages=()
 # need COMMAND PACKAGE: the package, unless the command is there. /usr/sbin is not on everybody's path.
 need() {
@@ -172,12 +177,12 @@ if [ ${#packages[@]} -gt 0 ]; then
         log=$scratch/log
         export TMPDIR=$scratch DEBIAN_FRONTEND=noninteractive
         quiet_services
-        if ! { apt-get update && apt-get install -y --no-install-recommends "${packages[@]}"; } >"$log" 2>&1 </dev/null
+        if ! { bounded apt-get update && bounded apt-get install -y --no-install-recommends "${packages[@]}"; } >"$log" 2>&1 </dev/null
         then
             tail -n 30 "$log"
             # One that cannot be had must not keep the others away.
             for package in "${packages[@]}"; do
-                apt-get install -y --no-install-recommends "$package" >"$log" 2>&1 </dev/null ||
+                bounded apt-get install -y --no-install-recommends "$package" >"$log" 2>&1 </dev/null ||
                     { tail -n 3 "$log"; echo "setup: $package cannot be installed"; }
             done
         fi
@@ -198,20 +203,20 @@ if [ "$purpose" = --test ] && command -v qemu-system-x86_64 >/dev/null; then
         folder=$target/guest${kind:+-$kind}
         [ ! -e "$folder/vmlinuz" ] || continue
         echo "setup: downloading a kernel for virtual machines into $folder"
-        "$scripts/guest-files.sh" "$folder" $kind ||
-            { [ "$(id -u)" -eq 0 ] && apt-get update >/dev/null 2>&1 && "$scripts/guest-files.sh" "$folder" $kind; } ||
+        bounded "$scripts/guest-files.sh" "$folder" $kind ||
+            { [ "$(id -u)" -eq 0 ] && bounded apt-get update >/dev/null 2>&1 && bounded "$scripts/guest-files.sh" "$folder" $kind; } ||
             echo "setup: it cannot be had, so the tests that boot one are skipped"
     done
 fi
 # A QEMU that speaks vfio-user, for the cases `guest-pci`, `guest-device`, `guest-rdma` and `guest-kills`.
 if [ "$purpose" = --test ] && [ ! -e "$target/qemu-vfio-user/qemu" ]; then
     echo "setup: downloading a QEMU that speaks vfio-user into $target/qemu-vfio-user"
-    "$(dirname "$0")/qemu-files.sh" "$target/qemu-vfio-user" || echo "setup: it cannot be had, so the cases guest-pci, guest-device, guest-rdma and guest-kills are skipped"
+    bounded "$(dirname "$0")/qemu-files.sh" "$target/qemu-vfio-user" || echo "setup: it cannot be had, so the cases guest-pci, guest-device, guest-rdma and guest-kills are skipped"
 fi
-[ "$purpose" != --test ] || "$(dirname "$0")/quic-peers.sh" "$target/quic-peers"
+[ "$purpose" != --test ] || bounded "$(dirname "$0")/quic-peers.sh" "$target/quic-peers" || echo "setup: not all QUIC stacks can be had"
 # A controller of OpenFlow, for the case `agent`.
 if [ "$purpose" = --test ] && ! "$target/os-ken/bin/python" -c "import os_ken" 2>/dev/null; then
-    { python3 -m venv "$target/os-ken" && "$target/os-ken/bin/pip" install --quiet --disable-pip-version-check os-ken==4.2.2; } ||
+    { python3 -m venv "$target/os-ken" && bounded "$target/os-ken/bin/pip" install --quiet --disable-pip-version-check os-ken==4.2.2; } ||
         echo "setup: os-ken cannot be had, so the case agent has no learning switch"
 fi
 echo "setup: $(cargo --version), $(command -v cargo)"
