@@ -81,7 +81,7 @@ impl Meeting {
             return Err(LocalError::Greeting);
         }
         let parts = Parts { address, link: Arc::new(link), pid, directory, channel, side, bell, seat };
-        add(place, Session::new(parts)?)?;
+        add(place, Session::new(parts)?, || Ok(()))?;
         // The helper thread is to look at its socket from now on.
         self.ring();
         Ok(())
@@ -115,9 +115,10 @@ impl Meeting {
         let parts = Parts { address, link: link.clone(), pid, directory, channel, side, bell, seat };
         // Looked at before it is answered: whose directory is none is not told where ours is.
         let made = Session::new(parts)?;
-        // Before anything else that is said by this socket. If there is no room for a session, it is hung up on.
-        Message::Welcome(place.address()).send(link, &[own.as_fd(), self.ringer.as_fd()])?;
-        add(place, made)?;
+        // Before anything else that is said by this socket. If there is no room for a session, it is hung up on. Nobody looks or sends between the
+        // answer and the session: who is answered may send by it at once, and by another session before and afterwards.
+        let welcome = || Message::Welcome(place.address()).send(link, &[own.as_fd(), self.ringer.as_fd()]);
+        add(place, made, welcome)?;
         Ok(Said::All)
     }
 }
@@ -182,9 +183,10 @@ fn let_in(place: &Place, channel: &Region, side: Side) -> Result<(OwnedFd, Seat)
     Ok((fd?, seat.ok_or(LocalError::Full)?))
 }
 
-fn add(place: &Place, made: (Session, Peer)) -> Result<(), LocalError> {
+/// One more session, and the first that is said by its socket.
+fn add(place: &Place, made: (Session, Peer), say: impl FnOnce() -> Result<(), LocalError>) -> Result<(), LocalError> {
     let added = place.with(|running| {
-        let added = running.sessions.add(&mut running.engine, made);
+        let added = say().and_then(|()| running.sessions.add(&mut running.engine, made));
         Ok(added.map(|place| files::offer(running, place, 0)))
     });
     added.unwrap_or(Err(LocalError::Off))

@@ -41,6 +41,12 @@ pub struct Session {
     pub ended: Option<Arc<OwnedFd>>,
     pub bell: OwnedFd,
     pub ring: Rings,
+    /// Which end of the channel this process is.
+    pub side: Side,
+    /// Among several sessions with that process: both ends send by the one with the highest rank ([`Sessions`](super::Sessions)).
+    pub rank: (bool, u64),
+    /// There are several with that process.
+    pub is_one_of_many: bool,
     /// Among those that reach our memory: they are waited for as long as it is there.
     pub seat: Seat,
     /// Where it is among those whose memory we reach.
@@ -72,6 +78,9 @@ impl Session {
             ended,
             bell,
             ring: Rings::new(sender, receiver),
+            side,
+            rank: (false, 0),
+            is_one_of_many: false,
             seat,
             pid,
             peer: usize::MAX,
