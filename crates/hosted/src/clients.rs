@@ -3,11 +3,11 @@
 use millrace_dma::{Protection, Region};
 use millrace_message::hosted::greeting::{self, Greeting, LEN, MOST_MEMORY};
 use millrace_message::hosted::{EnterError, Owner, ProgramId, Service, wire};
+use millrace_port::Bell;
 use millrace_served::{Caller, Closer, bell};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::fstat;
 use rustix::io::Errno;
-use rustix::net::{SendFlags, send};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,11 +21,13 @@ pub(crate) struct Met {
     pub number: ProgramId,
     /// By which the program wakes the card.
     pub bell: OwnedFd,
+    /// Its socket, by which the card wakes the program.
+    pub to_program: Arc<Bell>,
 }
 
 /// A program that has called.
 pub(crate) struct Client {
-    pub socket: OwnedFd,
+    pub socket: Arc<OwnedFd>,
     /// Readable when the process has ended. Children may hold its socket.
     pub ended: Option<OwnedFd>,
     pub caller: Caller,
@@ -48,6 +50,7 @@ impl Client {
         let Ok(ended) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())).transpose() else { return Err(socket) };
         let called = Instant::now();
         let (heard, looked) = (Duration::ZERO, called);
+        let socket = Arc::new(socket);
         Ok(Self { socket, ended, caller, called, heard, looked, met: None, closer: Closer::default(), is_over: false })
     }
 
@@ -125,12 +128,15 @@ impl Client {
             EnterError::Taken => Errno::ADDRINUSE,
             EnterError::Memory => Errno::INVAL,
         })?;
-        Ok((Met { number, bell }, for_program))
+        let to_program = Bell::of(self.caller.uid, self.socket.clone());
+        Ok((Met { number, bell, to_program }, for_program))
     }
 
     /// Wakes it.
     pub fn ring(&self) {
-        let _ = send(&self.socket, &[0], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        if let Some(met) = &self.met {
+            met.to_program.ring();
+        }
     }
 }
 

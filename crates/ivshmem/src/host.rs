@@ -4,6 +4,7 @@ use crate::endpoint::EndpointError;
 use crate::layout::Layout;
 use crate::protocol::{MEMORY, Reader, VERSION};
 use millrace_dma::{Protection, Region, Window};
+use millrace_port::{Bell, Whose};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -11,6 +12,7 @@ use std::collections::BTreeMap;
 use std::io::IoSliceMut;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a server may take to greet.
@@ -30,8 +32,10 @@ pub(crate) struct Host {
     slots: u16,
     region: Region,
     own: Vec<OwnedFd>,
+    /// Which memory it is: the number of its file system, and there.
+    memory: (u64, u64),
     /// By slot: what the peer is called, and its vectors.
-    peers: BTreeMap<u16, (u16, Vec<OwnedFd>)>,
+    peers: BTreeMap<u16, (u16, Vec<Arc<Bell>>)>,
     pub is_alone: bool,
     /// Vectors of others for which there was no descriptor.
     pub lost: u64,
@@ -66,7 +70,9 @@ impl Host {
         if version != VERSION || number != MEMORY {
             return Err(strange());
         }
-        let len = rustix::fs::fstat(&memory).map_or(0, |found| usize::try_from(found.st_size).unwrap_or(0));
+        let found = rustix::fs::fstat(&memory);
+        let (len, file) = found
+            .map_or((0, (0, 0)), |found| (usize::try_from(found.st_size).unwrap_or(0), (found.st_dev, found.st_ino)));
         let region = Region::map_guarded(memory, len, Protection::ReadWrite).map_err(EndpointError::Memory)?;
         let slots = Layout::open(region.window())?.slots();
         let mut host = Self {
@@ -76,6 +82,7 @@ impl Host {
             called,
             slots,
             region,
+            memory: file,
             own: Vec::new(),
             peers: BTreeMap::new(),
             is_alone: false,
@@ -101,18 +108,19 @@ impl Host {
             self.peers.retain(|_, (gone, _)| *gone != called);
             return;
         };
-        let events = if called == self.called {
-            &mut self.own
-        } else {
-            let (known, events) = self.peers.entry(slot).or_default();
-            if *known != called {
-                events.clear();
+        if called == self.called {
+            if self.own.len() < MOST_VECTORS {
+                self.own.push(fd);
             }
-            *known = called;
-            events
-        };
-        if events.len() < MOST_VECTORS {
-            events.push(fd);
+            return;
+        }
+        let (known, bells) = self.peers.entry(slot).or_default();
+        if *known != called {
+            bells.clear();
+        }
+        *known = called;
+        if bells.len() < MOST_VECTORS {
+            bells.push(Bell::event(Whose::Peer { memory: self.memory, slot }, fd));
         }
     }
 
@@ -141,8 +149,8 @@ impl Host {
         if !self.peers.contains_key(&peer) && !self.is_alone {
             self.hear();
         }
-        if let Some(event) = self.peers.get(&peer).and_then(|(_, events)| events.first()) {
-            millrace_port::signal(event);
+        if let Some(bell) = self.peers.get(&peer).and_then(|(_, bells)| bells.first()) {
+            bell.ring();
         }
     }
 

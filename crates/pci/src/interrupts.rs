@@ -5,13 +5,14 @@
 
 use crate::counters::{Counting, count};
 use crate::wire::message::{Action, Data, MSIX, SetInterrupts};
-use millrace_port::{check_event, try_signal};
+use millrace_port::{Bell, check_event};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use std::sync::Arc;
 
 #[derive(Default)]
 struct Vector {
-    event: Option<OwnedFd>,
+    event: Option<Arc<Bell>>,
     masked: bool,
     pending: bool,
 }
@@ -19,16 +20,19 @@ struct Vector {
 /// The vectors of a function.
 pub(crate) struct Interrupts {
     vectors: Vec<Vector>,
+    // Whose machine it is.
+    uid: u32,
     // Whether one waits that the system could not send.
     unsent: bool,
     // How one is sent; `false`: the system cannot at the moment.
-    send: fn(&OwnedFd) -> bool,
+    send: fn(&Arc<Bell>) -> bool,
 }
 
 impl Interrupts {
-    pub fn new(vectors: u32) -> Self {
+    /// Of a machine of this user, who may watch its events as often as he likes.
+    pub fn new(vectors: u32, uid: u32) -> Self {
         let vectors = (0..vectors).map(|_| Vector::default()).collect();
-        Self { vectors, unsent: false, send: |event| try_signal(event) }
+        Self { vectors, uid, unsent: false, send: Bell::try_ring }
     }
 
     /// What there are of a kind.
@@ -121,7 +125,7 @@ impl Interrupts {
         fds.iter().try_for_each(check_event).map_err(|_| Errno::INVAL)?;
         let mut events = fds.drain(..);
         for vector in start..end {
-            self.vectors[vector as usize].event = events.next();
+            self.vectors[vector as usize].event = events.next().map(|event| Bell::event(self.uid, event));
             self.send_pending(vector, counting);
         }
         Ok(())
@@ -166,7 +170,7 @@ mod tests {
 
     #[test]
     fn interrupts_come_when_their_vector_is_set_and_not_masked() {
-        let (mut interrupts, counting) = (Interrupts::new(4), Counting::default());
+        let (mut interrupts, counting) = (Interrupts::new(4, USER), Counting::default());
         let (theirs, ours) = event();
         interrupts.fire(2, &counting);
         interrupts.set(set(2, 1, Data::Events, Action::Trigger), &mut vec![ours], &counting).unwrap();
@@ -190,7 +194,7 @@ mod tests {
 
     #[test]
     fn one_that_could_not_be_sent_is_tried_again() {
-        let (mut interrupts, counting) = (Interrupts::new(4), Counting::default());
+        let (mut interrupts, counting) = (Interrupts::new(4, USER), Counting::default());
         let (theirs, ours) = event();
         interrupts.set(set(1, 1, Data::Events, Action::Trigger), &mut vec![ours], &counting).unwrap();
         interrupts.send = |_| false;
@@ -198,7 +202,7 @@ mod tests {
         assert!(interrupts.has_unsent() && interrupts.is_pending(1) && !came(&theirs));
         interrupts.send_unsent(&counting);
         assert!(interrupts.has_unsent(), "still not");
-        interrupts.send = |event| try_signal(event);
+        interrupts.send = Bell::try_ring;
         interrupts.send_unsent(&counting);
         assert!(came(&theirs) && !interrupts.has_unsent() && !interrupts.is_pending(1));
         interrupts.send_unsent(&counting);
@@ -209,7 +213,7 @@ mod tests {
 
     #[test]
     fn what_a_client_may_not_set_changes_nothing() {
-        let (mut interrupts, counting) = (Interrupts::new(4), Counting::default());
+        let (mut interrupts, counting) = (Interrupts::new(4, USER), Counting::default());
         let (theirs, ours) = event();
         interrupts.set(set(3, 1, Data::Events, Action::Trigger), &mut vec![ours], &counting).unwrap();
         let pipe = rustix::pipe::pipe().unwrap().1;

@@ -210,7 +210,7 @@ impl Server {
 
     fn let_in(&mut self, socket: OwnedFd, caller: Caller) {
         let who = format!("process {}", caller.pid);
-        match Session::new(self.function.clone(), caller.pid) {
+        match Session::new(self.function.clone(), caller) {
             Ok(session) => {
                 count(&self.counting().connections);
                 let path = self.path.display();

@@ -17,7 +17,7 @@ use millrace_abi::pci;
 use millrace_abi::queue::{Engine, QueueId};
 use millrace_abi::register::map::{Component, SPACE, dma_block};
 use millrace_abi::register::{Controller, Register, Way, medusa, test_space};
-use millrace_callers::Closer;
+use millrace_callers::{Caller, Closer};
 use millrace_dma::{Pages, Region};
 use millrace_driver::{Client, Driver, Guest, GuestQueue};
 use millrace_port::Bell;
@@ -71,7 +71,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub fn new(function: Arc<Function>, pid: u32) -> Result<Self, std::io::Error> {
+    pub fn new(function: Arc<Function>, Caller { pid, uid, .. }: Caller) -> Result<Self, std::io::Error> {
         let vectors = function.vectors();
         let failed = |error: millrace_dma::RegionError| std::io::Error::other(error.to_string());
         let doorbells = Region::allocate_guarded(vectors as usize * PAGE_SIZE, Pages::Ordinary).map_err(failed)?;
@@ -87,7 +87,7 @@ impl Session {
         Ok(Self {
             configuration: Configuration::new(identity),
             memory: Memory::new(function.books.clone()),
-            interrupts: Interrupts::new(vectors),
+            interrupts: Interrupts::new(vectors, uid),
             doorbells,
             doorbells_fd,
             msix_table: empty_table(vectors),
@@ -141,7 +141,7 @@ impl Session {
         self.halt();
         let (memory, interrupts) = (
             core::mem::replace(&mut self.memory, Memory::new(self.function.books.clone())),
-            core::mem::replace(&mut self.interrupts, Interrupts::new(0)),
+            core::mem::replace(&mut self.interrupts, Interrupts::new(0, 0)),
         );
         self.closer.close((memory, interrupts));
         core::mem::take(&mut self.closer)

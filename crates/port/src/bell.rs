@@ -1,17 +1,19 @@
 //! Waking programs of users who may wish others harm: the time that it takes is measured, and counts for whose program is woken.
 //!
-//! Linux tells everybody who watches the other end of a socket, in the context of whoever sends: with a million epolls there a wake takes a worker 0.2 to
-//! 0.4 s. Whose bell was slow is looked at closely for a while, and if that was no accident a thread of his own rings his bells from then on: all of them,
-//! since a second one is soon made (decision 124).
+//! Linux tells everybody who watches the other end of a socket, or an eventfd, in the context of whoever sends: with a million epolls there a wake takes a
+//! worker 0.2 to 0.4 s. Whose bell was slow is looked at closely for a while, and if that was no accident a thread of his own rings his bells from then on,
+//! and closes them, which tells the same listeners: all of them, since a second one is soon made (decision 124).
 
 use crate::notice;
+use crate::peer::try_signal;
 use rustix::fd::OwnedFd;
 use rustix::net::{SendFlags, send};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::fmt::{self, Display, Formatter};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,6 +23,10 @@ const SLOW: Duration = Duration::from_millis(1);
 const REMEMBERED: Duration = Duration::from_secs(300);
 /// Bytes of the stack of such a thread.
 const STACK: usize = 64 << 10;
+/// How soon such a thread tries again what the system could not send.
+const AGAIN: Duration = Duration::from_millis(10);
+/// Bells of a user that wait to be closed, at most: who has more waiting has whoever drops the next one wait.
+const MOST_CLOSING: u32 = 256;
 
 /// How a user's bells are rung.
 mod mood {
@@ -33,7 +39,7 @@ mod mood {
 }
 
 /// All users that have bells, and those that are remembered.
-static USERS: Mutex<Option<HashMap<u32, Arc<User>>>> = Mutex::new(None);
+static USERS: Mutex<Option<HashMap<Whose, Arc<User>>>> = Mutex::new(None);
 static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
 /// The cores of the process, as whoever made the first bell has them: workers keep to one.
 static CORES: OnceLock<CpuSet> = OnceLock::new();
@@ -46,19 +52,67 @@ pub fn slow_wakes() -> [u64; 2] {
     [&SLOW_WAKES, &WAKES_APART].map(|count| count.load(Ordering::Relaxed))
 }
 
+/// Whose programs a bell wakes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Whose {
+    /// A user's.
+    User(u32),
+    /// Those of a peer of ivshmem, of whom only the server knows which user he is.
+    Peer {
+        /// The memory that he shares: the number of its file system, and there.
+        memory: (u64, u64),
+        /// His place in it.
+        slot: u16,
+    },
+}
+
+impl From<u32> for Whose {
+    fn from(uid: u32) -> Self {
+        Self::User(uid)
+    }
+}
+
+impl Display for Whose {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User(uid) => write!(f, "user {uid}"),
+            Self::Peer { slot, .. } => write!(f, "peer {slot} of a shared memory"),
+        }
+    }
+}
+
 /// A user whose programs are woken.
 struct User {
-    uid: u32,
+    whose: Whose,
     mood: AtomicU8,
     /// When the mood gets better, in ms since [`BEGAN`].
     until: AtomicU64,
+    /// Bells that his thread has to close.
+    closing: AtomicU32,
     /// To his thread, from the first time on that there is work for it.
-    thread: OnceLock<Sender<Arc<Bell>>>,
+    thread: OnceLock<Sender<Task>>,
 }
 
-/// A socket by which a program is woken. Ringing it never waits.
+/// What a user's thread has to do.
+enum Task {
+    Ring(Arc<Bell>),
+    Close(Arc<OwnedFd>, Arc<User>),
+}
+
+/// How a bell is rung.
+#[derive(Clone, Copy)]
+enum Way {
+    /// A byte is sent.
+    Socket,
+    /// It is signalled, as whoever has it too can have a writer wait. By this; `false`: not at the moment.
+    Event(fn(&OwnedFd) -> bool),
+}
+
+/// A socket, or an eventfd, by which a program is woken. Ringing it never waits.
 pub struct Bell {
-    socket: OwnedFd,
+    /// `None`: it is left to another thread to close it.
+    fd: Option<Arc<OwnedFd>>,
+    way: Way,
     /// `None`: the other end is ours.
     user: Option<Arc<User>>,
     /// It is rung soon.
@@ -66,60 +120,72 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// One whose other end is handed to a program of this user.
-    pub fn of(uid: u32, socket: OwnedFd) -> Arc<Self> {
-        Arc::new(Self { socket, user: Some(User::find(uid)), waits: AtomicBool::new(false) })
+    /// A socket whose other end is handed to a program of his.
+    pub fn of(whose: impl Into<Whose>, socket: impl Into<Arc<OwnedFd>>) -> Arc<Self> {
+        Self::new(Some(whose.into()), Way::Socket, socket.into())
     }
 
-    /// One whose other end this process keeps.
+    /// An eventfd that a program of his has, too. What is none is not rung.
+    pub fn event(whose: impl Into<Whose>, event: impl Into<Arc<OwnedFd>>) -> Arc<Self> {
+        Self::new(Some(whose.into()), Way::Event(|event| try_signal(event)), event.into())
+    }
+
+    /// A socket whose other end this process keeps.
     pub fn own(socket: OwnedFd) -> Arc<Self> {
-        Arc::new(Self { socket, user: None, waits: AtomicBool::new(false) })
+        Self::new(None, Way::Socket, socket.into())
+    }
+
+    fn new(whose: Option<Whose>, way: Way, fd: Arc<OwnedFd>) -> Arc<Self> {
+        Arc::new(Self { fd: Some(fd), way, user: whose.map(User::find), waits: AtomicBool::new(false) })
     }
 
     /// Wakes whoever waits at the other end.
     pub fn ring(self: &Arc<Self>) {
+        self.try_ring();
+    }
+
+    /// The same. `false`: the system has nothing to do it with at the moment (`fs.aio-max-nr`, of an eventfd), which may be
+    /// different later.
+    pub fn try_ring(self: &Arc<Self>) -> bool {
         let Some(user) = &self.user else { return self.send() };
         if user.mood.load(Ordering::Relaxed) != mood::TRUSTED {
             return self.ring_carefully(user);
         }
-        let began = Instant::now();
-        self.send();
-        if began.elapsed() >= SLOW {
-            user.change(mood::WATCHED);
+        user.glance(|| self.send())
+    }
+
+    /// Whether a thread of the user's rings it.
+    pub fn is_apart(&self) -> bool {
+        self.user.as_ref().is_some_and(|user| user.mood.load(Ordering::Relaxed) == mood::APART)
+    }
+
+    fn send(&self) -> bool {
+        match (&self.fd, self.way) {
+            // One that is full is already readable, and a program that is gone needs none.
+            (Some(socket), Way::Socket) => drop(send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)),
+            (Some(event), Way::Event(signal)) => return signal(event),
+            (None, _) => {}
         }
-    }
-
-    fn send(&self) {
-        // One that is full is already readable, and a program that is gone needs none.
-        let _ = send(&self.socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-    }
-
-    /// Rings, and says how long that took the thread.
-    fn send_measured(&self) -> Duration {
-        let began = worked();
-        self.send();
-        worked().saturating_sub(began)
+        true
     }
 
     #[cold]
-    fn ring_carefully(self: &Arc<Self>, user: &User) {
+    fn ring_carefully(self: &Arc<Self>, user: &User) -> bool {
         user.forgive();
-        if user.mood.load(Ordering::Relaxed) == mood::APART && self.leave_to(user) {
-            return;
-        }
-        let took = self.send_measured();
-        if took >= SLOW {
-            user.set_apart(took);
+        match user.mood.load(Ordering::Relaxed) {
+            mood::TRUSTED => user.glance(|| self.send()),
+            mood::APART if self.leave_to(user) => true,
+            _ => user.measure(|| self.send()).0,
         }
     }
 
     /// Leaves it to the user's thread. `false`: there is none to be had.
     fn leave_to(self: &Arc<Self>, user: &User) -> bool {
-        // AcqRel: pairs with the store in `ring_all`, so that what was to be told before this is there when it is rung.
+        // AcqRel: pairs with the store in `ring_here`, so that what was to be told before this is there when it is rung.
         if self.waits.swap(true, Ordering::AcqRel) {
             return true;
         }
-        let is_left = user.thread().is_some_and(|thread| thread.send(self.clone()).is_ok());
+        let is_left = user.thread().is_some_and(|thread| thread.send(Task::Ring(self.clone())).is_ok());
         if is_left {
             WAKES_APART.fetch_add(1, Ordering::Relaxed);
         } else {
@@ -127,10 +193,29 @@ impl Bell {
         }
         is_left
     }
+
+    /// Rings, by the user's thread. `false`: it is to be tried again, and nobody else does that.
+    fn ring_here(&self) -> bool {
+        // Release: what comes from now on is rung once more.
+        self.waits.store(false, Ordering::Release);
+        let Some(user) = &self.user else { return true };
+        let (is_sent, took) = user.measure(|| self.send());
+        rest(took);
+        // AcqRel: as in `leave_to`.
+        is_sent || self.waits.swap(true, Ordering::AcqRel)
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        if let (Some(fd), Some(user)) = (self.fd.take(), &self.user) {
+            user.close(fd);
+        }
+    }
 }
 
 impl User {
-    fn find(uid: u32) -> Arc<Self> {
+    fn find(whose: Whose) -> Arc<Self> {
         let _ = CORES.get_or_init(|| sched_getaffinity(None).unwrap_or_default());
         let mut users = USERS.lock().unwrap_or_else(PoisonError::into_inner);
         let users = users.get_or_insert_default();
@@ -140,10 +225,62 @@ impl User {
             Arc::strong_count(user) > 1 || user.mood.load(Ordering::Relaxed) != mood::TRUSTED
         });
         let new = || {
-            let (mood, until) = (AtomicU8::new(mood::TRUSTED), AtomicU64::new(0));
-            Arc::new(Self { uid, mood, until, thread: OnceLock::new() })
+            let (mood, until, closing) = (AtomicU8::new(mood::TRUSTED), AtomicU64::new(0), AtomicU32::new(0));
+            Arc::new(Self { whose, mood, until, closing, thread: OnceLock::new() })
         };
-        users.entry(uid).or_insert_with(new).clone()
+        users.entry(whose).or_insert_with(new).clone()
+    }
+
+    /// Does it, and looks at the clock before and after.
+    fn glance<R>(&self, act: impl FnOnce() -> R) -> R {
+        let began = Instant::now();
+        let result = act();
+        if began.elapsed() >= SLOW {
+            self.change(mood::WATCHED);
+        }
+        result
+    }
+
+    /// Does it, and looks how long that took the thread.
+    fn measure<R>(&self, act: impl FnOnce() -> R) -> (R, Duration) {
+        let began = worked();
+        let result = act();
+        let took = worked().saturating_sub(began);
+        if took >= SLOW {
+            self.set_apart(took);
+        }
+        (result, took)
+    }
+
+    /// Closes a bell of his, or leaves that to his thread: whoever watches the other end is told.
+    fn close(self: &Arc<Self>, fd: Arc<OwnedFd>) {
+        if self.mood.load(Ordering::Relaxed) == mood::TRUSTED {
+            return self.glance(|| drop(fd));
+        }
+        self.forgive();
+        let fd = if self.mood.load(Ordering::Relaxed) == mood::APART { self.leave_closing(fd) } else { Some(fd) };
+        if let Some(fd) = fd {
+            self.measure(|| drop(fd));
+        }
+    }
+
+    /// Comes back if nobody closes it.
+    fn leave_closing(self: &Arc<Self>, fd: Arc<OwnedFd>) -> Option<Arc<OwnedFd>> {
+        let Some(thread) = self.thread() else { return Some(fd) };
+        // Relaxed: a count, which orders nothing.
+        if self.closing.fetch_add(1, Ordering::Relaxed) < MOST_CLOSING {
+            match thread.send(Task::Close(fd, self.clone())) {
+                Ok(()) => return None,
+                Err(SendError(Task::Close(fd, _))) => return self.keep(fd),
+                Err(SendError(Task::Ring(_))) => return None,
+            }
+        }
+        self.keep(fd)
+    }
+
+    fn keep(&self, fd: Arc<OwnedFd>) -> Option<Arc<OwnedFd>> {
+        self.closing.fetch_sub(1, Ordering::Relaxed);
+        Some(fd)
     }
 
     fn change(&self, mood: u8) {
@@ -166,19 +303,19 @@ impl User {
     fn set_apart(&self, took: Duration) {
         if self.mood.load(Ordering::Relaxed) != mood::APART {
             notice::warn(format!(
-                "to wake a program of user {} took {} ms, as many listen to its bell: a thread of its own wakes programs of that user from now on",
-                self.uid,
+                "to wake a program of {} took {} ms, as many listen to its bell: a thread of its own wakes programs of that user from now on",
+                self.whose,
                 took.as_millis()
             ));
         }
         self.change(mood::APART);
     }
 
-    fn thread(&self) -> Option<&Sender<Arc<Bell>>> {
+    fn thread(&self) -> Option<&Sender<Task>> {
         if self.thread.get().is_none() {
-            let (to, bells) = channel();
+            let (to, tasks) = channel();
             let builder = std::thread::Builder::new().name("millrace-bells".to_owned()).stack_size(STACK);
-            builder.spawn(move || ring_all(bells)).ok()?;
+            builder.spawn(move || work(&tasks)).ok()?;
             // Another worker may have been first: its thread is the one, and this one ends.
             let _ = self.thread.set(to);
         }
@@ -192,20 +329,45 @@ fn worked() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// After what was slow: the thread has half of a core at most.
+fn rest(took: Duration) {
+    if took >= SLOW {
+        std::thread::sleep(took);
+    }
+}
+
 /// What a user's thread does, as long as he has bells or is remembered.
-fn ring_all(bells: Receiver<Arc<Bell>>) {
+fn work(tasks: &Receiver<Task>) {
     if let Some(cores) = CORES.get() {
         // Not on the core of the worker that has started it.
         let _ = sched_setaffinity(None, cores);
     }
-    for bell in bells {
-        // Release: what comes from now on is rung once more.
-        bell.waits.store(false, Ordering::Release);
-        let took = bell.send_measured();
-        if took >= SLOW {
-            bell.user.iter().for_each(|user| user.set_apart(took));
-            // It has half of a core at most.
-            std::thread::sleep(took);
+    // What the system could not send; each of them once.
+    let mut unsent: Vec<Arc<Bell>> = Vec::new();
+    loop {
+        let task = match unsent.is_empty() {
+            true => tasks.recv().map(Some),
+            false => match tasks.recv_timeout(AGAIN) {
+                Err(RecvTimeoutError::Timeout) => Ok(None),
+                Ok(task) => Ok(Some(task)),
+                Err(RecvTimeoutError::Disconnected) => return,
+            },
+        };
+        // One that nobody else has wakes nobody any more.
+        unsent.retain(|bell| Arc::strong_count(bell) > 1 && !bell.ring_here());
+        match task {
+            Ok(None) => {}
+            Ok(Some(Task::Ring(bell))) => {
+                if !bell.ring_here() {
+                    unsent.push(bell);
+                }
+            }
+            Ok(Some(Task::Close(fd, user))) => {
+                let ((), took) = user.measure(|| drop(fd));
+                user.closing.fetch_sub(1, Ordering::Relaxed);
+                rest(took);
+            }
+            Err(_) => return,
         }
     }
 }
@@ -213,93 +375,136 @@ fn ring_all(bells: Receiver<Arc<Bell>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    use rustix::io::{Errno, dup};
-    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+    use millrace_listeners::{Listeners, comes, ring_until_apart, take};
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-    /// Epolls, and descriptors that each of them watches: all of one socket.
-    const EPOLLS: usize = 200;
-    const WATCHED: usize = 200;
+    /// Users of tests, each of whom has his own.
+    const USER: u32 = 1 << 20;
 
     fn pair() -> (OwnedFd, OwnedFd) {
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
     }
 
-    /// Has it watched very often. `None`: that is not allowed here.
-    fn watch(theirs: &OwnedFd) -> Option<Vec<OwnedFd>> {
-        let watch_all = || -> Result<Vec<OwnedFd>, Errno> {
-            let mut all = (0..WATCHED).map(|_| dup(theirs)).collect::<Result<Vec<_>, _>>()?;
-            for _ in 0..EPOLLS {
-                let one = epoll::create(CreateFlags::CLOEXEC)?;
-                for fd in &all[..WATCHED] {
-                    epoll::add(&one, fd, EventData::new_u64(0), EventFlags::IN)?;
-                }
-                all.push(one);
-            }
-            Ok(all)
-        };
-        watch_all().inspect_err(|errno| println!("not tried, as it cannot be watched so often: {errno}")).ok()
+    fn events() -> (OwnedFd, OwnedFd) {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let theirs = event.try_clone().unwrap();
+        (event, theirs)
     }
 
-    fn comes(theirs: &OwnedFd, within: i64) -> bool {
-        let within = Timespec { tv_sec: within, tv_nsec: 0 };
-        matches!(poll(&mut [PollFd::new(theirs, PollFlags::IN)], Some(&within)), Ok(1))
+    fn mood(bell: &Bell) -> u8 {
+        bell.user.as_ref().unwrap().mood.load(Ordering::Relaxed)
     }
 
-    fn hear(theirs: &OwnedFd) {
-        while recv(theirs, &mut [0; 64][..], RecvFlags::DONTWAIT).is_ok_and(|(count, _)| count > 0) {}
+    /// What this thread works for each of so many, in order. Linux frees the listeners of other tests at any time, and counts that as work of whoever runs:
+    /// one alone says nothing.
+    fn worked_for(times: usize, mut act: impl FnMut() -> Duration) -> Vec<Duration> {
+        let mut all: Vec<Duration> = (0..times).map(|_| act()).collect();
+        all.sort();
+        all
+    }
+
+    fn keeps_his_own_thread(user: u32, make: fn(u32, OwnedFd) -> Arc<Bell>, two: fn() -> (OwnedFd, OwnedFd)) {
+        let ((ours, theirs), (other, others)) = (two(), two());
+        let (bell, honest) = (make(user, ours), make(user + 1, other));
+        let Some(listeners) = Listeners::of(&theirs) else { return };
+        ring_until_apart(&theirs, || assert!(bell.try_ring()), || bell.is_apart());
+        let apart = worked_for(21, || {
+            take(&theirs);
+            let began = worked();
+            assert!(bell.try_ring());
+            let took = worked() - began;
+            assert!(comes(&theirs, 60), "it is woken all the same");
+            took
+        });
+        println!("{apart:?}");
+        assert!(apart[10] < SLOW, "{apart:?}");
+        // Another bell of the same user is rung by that thread, too, and one of another user is not.
+        let (more, end) = two();
+        let again = make(user, more);
+        assert!(again.is_apart() && again.try_ring());
+        assert!(comes(&end, 60));
+        assert!(honest.try_ring());
+        assert!(comes(&others, 0), "it was rung at once");
+        assert!(!honest.is_apart());
+        // Who comes back is who he was, until that is long ago.
+        drop((bell, again, listeners));
+        let back = make(user, two().0);
+        assert!(back.is_apart());
+        back.user.as_ref().unwrap().until.store(0, Ordering::Relaxed);
+        back.ring();
+        assert!(!back.is_apart());
     }
 
     #[test]
     fn whose_bell_has_many_listeners_keeps_his_own_thread_and_nobody_else() {
-        let ((ours, theirs), (other, others)) = (pair(), pair());
-        let (bell, honest) = (Bell::of(1 << 20, ours), Bell::of(1 << 20 | 1, other));
-        let Some(listeners) = watch(&theirs) else { return };
-        // The first time may be an accident.
-        let slow: Vec<Duration> = (0..2).map(|_| measure(&bell, &theirs)).collect();
-        println!("{} listeners: {slow:?}", EPOLLS * WATCHED);
-        assert!(slow.iter().all(|took| *took >= SLOW), "{slow:?}");
-        let apart: Vec<Duration> = (0..20).map(|_| measure(&bell, &theirs)).collect();
-        println!("later: {apart:?}");
-        assert!(apart.iter().all(|took| *took < slow[1] / 2), "{apart:?}, {slow:?}");
-        // Another bell of the same user is rung by that thread, too, and one of another user is not.
-        let (more, end) = pair();
-        let again = Bell::of(1 << 20, more);
-        again.ring();
-        assert!(comes(&end, 60));
-        honest.ring();
-        assert!(comes(&others, 0), "it was rung at once");
-        let mood = |bell: &Bell| bell.user.as_ref().unwrap().mood.load(Ordering::Relaxed);
-        assert_eq!((mood(&bell), mood(&again), mood(&honest)), (mood::APART, mood::APART, mood::TRUSTED));
-        // Who comes back is who he was, until that is long ago.
-        drop((bell, again, listeners));
-        let back = Bell::of(1 << 20, pair().0);
-        assert_eq!(mood(&back), mood::APART);
-        back.user.as_ref().unwrap().until.store(0, Ordering::Relaxed);
-        back.ring();
-        assert_eq!(mood(&back), mood::TRUSTED);
+        keeps_his_own_thread(USER, Bell::of, pair);
     }
 
-    /// How long this thread has worked for one wake, which comes.
-    fn measure(bell: &Arc<Bell>, theirs: &OwnedFd) -> Duration {
-        hear(theirs);
-        let began = worked();
-        bell.ring();
-        let took = worked() - began;
-        assert!(comes(theirs, 60), "it is woken all the same");
-        took
+    #[test]
+    fn whose_event_has_many_listeners_keeps_his_own_thread_and_nobody_else() {
+        keeps_his_own_thread(USER | 1 << 8, Bell::event, events);
+    }
+
+    #[test]
+    fn to_close_a_bell_is_left_to_that_thread_too() {
+        let user = USER | 2 << 8;
+        let close = |is_apart: bool| {
+            let (ours, theirs) = pair();
+            let _listeners = Listeners::of(&theirs)?;
+            let bell = Bell::of(user, ours);
+            // In case that it is closed here.
+            bell.user.as_ref().unwrap().change(if is_apart { mood::APART } else { mood::TRUSTED });
+            let began = worked();
+            drop(bell);
+            let took = worked() - began;
+            assert!(comes(&theirs, 60), "it is closed all the same");
+            Some(took)
+        };
+        let Some(here) = close(false) else { return };
+        let apart = worked_for(5, || close(true).expect("as it was before"));
+        println!("{here:?}, apart {apart:?}");
+        // One that is closed here takes as long each time.
+        assert!(here >= SLOW && apart[0] < SLOW, "{here:?}, {apart:?}");
+        let remembered = Bell::of(user, pair().0);
+        assert!(remembered.is_apart());
+        let user = remembered.user.as_ref().unwrap();
+        // Closed before it is counted as closed.
+        while user.closing.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn what_the_system_cannot_send_is_tried_again() {
+        static REFUSED: AtomicU32 = AtomicU32::new(0);
+        fn refuse_some(event: &OwnedFd) -> bool {
+            REFUSED.fetch_add(1, Ordering::Relaxed) >= 3 && try_signal(event)
+        }
+        let (ours, theirs) = events();
+        let bell = Bell::new(Some(Whose::User(USER | 3 << 8)), Way::Event(refuse_some), Arc::new(ours));
+        assert!(!bell.try_ring() && !comes(&theirs, 0), "whoever rings is told");
+        bell.user.as_ref().unwrap().change(mood::APART);
+        assert!(bell.try_ring(), "it is left to a thread");
+        assert!(comes(&theirs, 60));
+        assert!(REFUSED.load(Ordering::Relaxed) >= 4);
+        take(&theirs);
+        assert!(bell.try_ring() && comes(&theirs, 60), "once more");
     }
 
     #[test]
     fn who_was_slow_once_by_accident_is_rung_at_once() {
         let (ours, theirs) = pair();
-        let bell = Bell::of(1 << 20 | 2, ours);
+        let bell = Bell::of(USER | 4 << 8, ours);
         let user = bell.user.as_ref().unwrap();
-        user.change(mood::WATCHED);
-        bell.ring();
-        assert!(comes(&theirs, 0));
-        assert_eq!(user.mood.load(Ordering::Relaxed), mood::WATCHED);
+        // What Linux frees meanwhile of other tests is counted as work of this thread.
+        let is_rung_at_once = || {
+            take(&theirs);
+            user.change(mood::WATCHED);
+            bell.ring();
+            comes(&theirs, 0) && mood(&bell) == mood::WATCHED
+        };
+        assert!((0..100).any(|_| is_rung_at_once()));
         let [slow, _] = slow_wakes();
         assert!(slow > 0);
     }

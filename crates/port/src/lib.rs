@@ -69,7 +69,7 @@ mod unfinished;
 pub mod vhost_user;
 pub mod virtio_user;
 
-pub use bell::{Bell, slow_wakes};
+pub use bell::{Bell, Whose, slow_wakes};
 pub use counters::{DropReason, Event, PortCounters};
 pub use lend::{LendError, Lendable, LentSender, Pool};
 pub use millrace_ring::Accept;

@@ -6,6 +6,7 @@ use crate::record;
 use crate::wire::{Request, Welcome};
 use millrace_callers::{Caller, Closer, May};
 use millrace_dma::Region;
+use millrace_port::Bell;
 use millrace_rdma::served::{Account, Number, Service};
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -56,7 +57,7 @@ pub(crate) struct Met {
     /// By which the program wakes the card.
     pub to_card: OwnedFd,
     /// By which the card wakes the program.
-    pub to_program: OwnedFd,
+    pub to_program: Arc<Bell>,
 }
 
 /// A request that is answered when what the program has posted before is taken, up to that position.
@@ -119,16 +120,16 @@ fn end_of(pid: u32) -> Result<Option<OwnedFd>, Errno> {
 /// Greets a program.
 pub(crate) fn greet(
     service: &Service,
-    socket: &OwnedFd,
+    client: &Client,
     welcome: &Welcome,
     number: Number,
     userfaultfd: Option<&OwnedFd>,
 ) -> Result<Met, Errno> {
     let ((to_card, for_card), (for_program, to_program)) = (bell::of_card()?, bell::bell()?);
-    let met = Met { number, to_card, to_program };
+    let met = Met { number, to_card, to_program: Bell::of(client.caller.uid, to_program) };
     let shared = service.memory_of(number).ok().and_then(Region::fd).ok_or(Errno::NOMEM)?;
     let mut fds: Vec<BorrowedFd<'_>> = vec![shared, for_card.as_fd(), for_program.as_fd()];
     fds.extend(userfaultfd.map(AsFd::as_fd));
-    record::send(socket, &welcome.write(), &fds)?;
+    record::send(&client.socket, &welcome.write(), &fds)?;
     Ok(met)
 }

@@ -20,6 +20,7 @@ pub(crate) use offloads::OffloadsCell;
 pub use signal::{signal, try_signal};
 pub(crate) use slot::Slot;
 pub(crate) use stopped::{Stopped, show_stop};
+pub(crate) use sys::user_of;
 pub(crate) use wake::Wake;
 
 /// So many pairs of queues, in words.

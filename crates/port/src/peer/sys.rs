@@ -1,8 +1,22 @@
-//! Asynchronous requests of Linux that do nothing but signal an eventfd when they end. May use `unsafe`.
+//! Asynchronous requests of Linux that do nothing but signal an eventfd when they end, and the user at the other end of a socket. May use `unsafe`.
 #![allow(unsafe_code)]
 
 use rustix::io::{self, Errno};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// No user has it.
+const NOBODY: u32 = u32::MAX;
+
+/// The user at the other end of a Unix socket: of whoever has connected, or listens. Of what is none, nobody.
+pub(crate) fn user_of(socket: impl AsFd) -> u32 {
+    let mut who = libc::ucred { pid: 0, uid: NOBODY, gid: NOBODY };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let socket = socket.as_fd().as_raw_fd();
+    // SAFETY: the kernel writes as much of a `ucred` as there is room for in `who`, and how much that is to `len`; both live on this stack.
+    let done =
+        unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast(), &raw mut len) };
+    if done == 0 { who.uid } else { NOBODY }
+}
 
 /// Requests whose end has not been looked at, at most.
 const MOST: u32 = 64;
@@ -96,5 +110,19 @@ impl Drop for Requests {
     fn drop(&mut self) {
         // SAFETY: the context is ours, and nothing in it is unfinished.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.context) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn whoever_is_at_the_other_end_is_known() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let own = rustix::process::getuid().as_raw();
+        assert_eq!([user_of(&one), user_of(&other)], [own; 2]);
+        assert_eq!(user_of(std::fs::File::open("/dev/null").unwrap()), NOBODY);
     }
 }

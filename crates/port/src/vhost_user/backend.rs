@@ -3,13 +3,14 @@
 use super::memory::{GuestMemory, MAX_REGIONS, MemoryError, Place};
 use super::queue::{Pair, Queue};
 use crate::peer::{only_event, plural};
-use crate::{MAX_FRAME_LEN, MIN_FRAME_LEN};
+use crate::{Bell, MAX_FRAME_LEN, MIN_FRAME_LEN};
 use millrace_dma::Iotlb;
 use millrace_packet::offload::Offloads;
 use millrace_ring::FrameLimits;
 use millrace_ring::virtio::{DeviceRx, DeviceTx, Rings, RingsError, feature};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vhost::VhostUserMemoryRegionBase;
@@ -67,8 +68,8 @@ struct Vring {
     addresses: Option<Addresses>,
     base: u16,
     kick: Kick,
-    call: Option<Arc<File>>,
-    error: Option<Arc<File>>,
+    call: Option<Arc<Bell>>,
+    error: Option<Arc<Bell>>,
     enabled: bool,
     running: bool,
 }
@@ -98,12 +99,14 @@ pub(super) struct Backend {
     features: u64,
     /// What the first words of `mode` are.
     role: &'static str,
+    /// The user at the other end.
+    uid: u32,
 }
 
 impl Backend {
-    pub fn new(pairs: Arc<[Arc<Pair>]>, role: &'static str) -> Self {
+    pub fn new(pairs: Arc<[Arc<Pair>]>, role: &'static str, uid: u32) -> Self {
         let vrings = vec![Vring::default(); pairs.len() * 2];
-        let backend = Self { pairs, vrings, memory: None, features: 0, role };
+        let backend = Self { pairs, vrings, memory: None, features: 0, role, uid };
         backend.show();
         backend
     }
@@ -277,13 +280,13 @@ fn checked(file: File, what: &str, queue: usize) -> Result<File> {
 }
 
 /// An event of the driver that a worker writes to: a write must not wait, even if the driver has filled it up.
-fn event(file: Option<File>, what: &str, queue: usize) -> Result<Option<Arc<File>>> {
+fn event(file: Option<File>, uid: u32, what: &str, queue: usize) -> Result<Option<Arc<Bell>>> {
     let Some(file) = file else { return Ok(None) };
     let file = checked(file, what, queue)?;
     if let Ok(flags) = fcntl_getfl(&file) {
         let _ = fcntl_setfl(&file, flags | OFlags::NONBLOCK);
     }
-    Ok(Some(Arc::new(file)))
+    Ok(Some(Bell::event(uid, OwnedFd::from(file))))
 }
 
 fn place(region: &VhostUserMemoryRegion) -> Place {
@@ -395,14 +398,16 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
+        let uid = self.uid;
         let (index, vring) = self.vring(u32::from(index))?;
-        vring.call = event(file, "call", index)?;
+        vring.call = event(file, uid, "call", index)?;
         self.restart(index)
     }
 
     fn set_vring_err(&mut self, index: u8, file: Option<File>) -> Result<()> {
+        let uid = self.uid;
         let (index, vring) = self.vring(u32::from(index))?;
-        vring.error = event(file, "err", index)?;
+        vring.error = event(file, uid, "err", index)?;
         self.restart(index)
     }
 
@@ -499,12 +504,38 @@ impl VhostUserBackendReqHandlerMut for Backend {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use millrace_listeners::{Listeners, ring_until_apart};
     use rustix::event::{EventfdFlags, epoll, eventfd};
+
+    /// Of tests.
+    const USER: u32 = 1 << 20 | 10 << 8;
+
+    #[test]
+    fn whose_call_has_many_listeners_keeps_his_own_thread_and_no_worker() {
+        let pairs: Arc<[_]> = [Arc::new(Pair::new().unwrap())].into();
+        let mut eve = Backend::new(pairs.clone(), "server", USER | 1);
+        let theirs = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let Some(_listeners) = Listeners::of(&theirs) else { return };
+        let ours = || Some(File::from(theirs.try_clone().unwrap()));
+        for (set, what) in [
+            (Backend::set_vring_call as fn(&mut Backend, u8, Option<File>) -> Result<()>, "call"),
+            (Backend::set_vring_err, "err"),
+        ] {
+            set(&mut eve, 1, ours()).unwrap();
+            let bell = if what == "call" { &eve.vrings[1].call } else { &eve.vrings[1].error };
+            let bell = bell.clone().unwrap();
+            // The second one is that user's from the first time on.
+            ring_until_apart(&theirs, || bell.ring(), || bell.is_apart());
+        }
+        let mut honest = Backend::new(pairs, "server", USER | 2);
+        honest.set_vring_call(1, Some(eventfd(0, EventfdFlags::CLOEXEC).unwrap().into())).unwrap();
+        assert!(honest.vrings[1].call.as_ref().is_some_and(|bell| !bell.is_apart()));
+    }
 
     #[test]
     fn a_worker_watches_and_signals_nothing_but_eventfds() {
         let pairs: Arc<[_]> = [Arc::new(Pair::new().unwrap())].into();
-        let mut backend = Backend::new(pairs, "server");
+        let mut backend = Backend::new(pairs, "server", USER);
         let epoll = || Some(File::from(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap()));
         let pipe = || Some(File::from(rustix::pipe::pipe().unwrap().1));
         let event = || Some(File::from(eventfd(0, EventfdFlags::CLOEXEC).unwrap()));

@@ -3,7 +3,7 @@
 use super::backend::{Backend, show_waiting};
 use super::early;
 use super::queue::Pair;
-use crate::peer::{Connector, ControlThread, SocketError};
+use crate::peer::{Connector, ControlThread, SocketError, user_of};
 use crate::spec::VhostUserSpec;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ impl Talk {
         if !connector.begin(&stream) {
             return;
         }
-        let backend = Arc::new(Mutex::new(Backend::new(self.pairs.clone(), self.role)));
+        let backend = Arc::new(Mutex::new(Backend::new(self.pairs.clone(), self.role, user_of(&ours))));
         let mut handler = BackendReqHandler::from_stream(stream, backend.clone());
         while connector.wait(&ours) {
             if let Err(error) = Self::answer(&ours, &backend, &mut handler) {

@@ -1,11 +1,10 @@
 //! A pair of queues: what its worker and the control thread share.
 
 use super::memory::GuestMemory;
-use crate::PortCounters;
-use crate::peer::{self, OffloadsCell, Slot, Wake, signal};
+use crate::peer::{self, OffloadsCell, Slot, Wake};
+use crate::{Bell, PortCounters};
 use millrace_ring::virtio::{DeviceRx, DeviceTx, Fault};
 use rustix::io::Errno;
-use std::fs::File;
 use std::sync::Arc;
 
 /// Why a queue is not used any more.
@@ -15,23 +14,23 @@ pub(super) type Stopped = peer::Stopped<Fault>;
 pub(super) struct Queue<D> {
     pub device: D,
     /// Tells the driver that something was used; `None` if it polls.
-    pub call: Option<Arc<File>>,
+    pub call: Option<Arc<Bell>>,
     /// Tells the driver that the queue has stopped.
-    pub error: Option<Arc<File>>,
+    pub error: Option<Arc<Bell>>,
     pub memory: Arc<GuestMemory>,
     pub stopped: Option<Stopped>,
 }
 
 impl<D> Queue<D> {
     pub fn signal(&self) {
-        self.call.iter().for_each(signal);
+        self.call.iter().for_each(Bell::ring);
     }
 
     /// Stops for good. The driver hears of it, and may set the queue up anew.
     #[cold]
     pub fn stop(&mut self, reason: Stopped) {
         self.stopped = Some(reason);
-        self.error.iter().for_each(signal);
+        self.error.iter().for_each(Bell::ring);
     }
 }
 

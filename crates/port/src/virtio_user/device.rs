@@ -2,7 +2,8 @@
 
 use super::memory::{Buffers, Shared};
 use super::sys;
-use crate::peer::signal;
+use crate::Bell;
+use crate::peer::user_of;
 use millrace_dma::{RegionError, Window};
 use millrace_ring::virtio::driver::{Agreed, Place, RxQueue, Size, TxQueue};
 use millrace_ring::virtio::{RingsError, feature};
@@ -91,9 +92,9 @@ pub struct Pair<R = RxQueue> {
     /// Signalled by the device when frames are sent.
     pub tx_call: OwnedFd,
     /// Wakes the device when there are buffers for frames.
-    pub rx_kick: OwnedFd,
+    pub rx_kick: Arc<Bell>,
     /// Wakes the device when there are frames.
-    pub tx_kick: OwnedFd,
+    pub tx_kick: Arc<Bell>,
 }
 
 impl Pair {
@@ -101,10 +102,10 @@ impl Pair {
     #[inline(always)]
     pub fn publish(&mut self) {
         if self.rx.publish() {
-            signal(&self.rx_kick);
+            self.rx_kick.ring();
         }
         if self.tx.publish() {
-            signal(&self.tx_kick);
+            self.tx_kick.ring();
         }
     }
 }
@@ -120,6 +121,8 @@ pub struct Device<R = RxQueue> {
     frontend: Frontend,
     features: u64,
     queues: usize,
+    /// The user at the other end.
+    uid: u32,
 }
 
 impl Device {
@@ -163,6 +166,7 @@ impl<R> Device<R> {
         // A peer that is silent must not hold us.
         stream.set_read_timeout(Some(REPLY_TIMEOUT)).map_err(DeviceError::Connect)?;
         stream.set_write_timeout(Some(REPLY_TIMEOUT)).map_err(DeviceError::Connect)?;
+        let uid = user_of(&stream);
         let pairs = match wishes.pairs {
             0 | 1 => 1,
             most => count_pairs(stream.try_clone().map_err(DeviceError::Connect)?, most)?,
@@ -174,7 +178,7 @@ impl<R> Device<R> {
         let buffers = Arc::new(buffers(queues * usize::from(size.get()))?);
         let rings = Arc::new(Shared::allocate(queues * ring_stride(size))?);
         share(&frontend, &buffers.memory, &rings, more)?;
-        let mut device = Self { pairs: Vec::new(), buffers, rings, frontend, features, queues };
+        let mut device = Self { pairs: Vec::new(), buffers, rings, frontend, features, queues, uid };
         for pair in 0..pairs {
             let pair = device.bring_up(size, pair, &mut receive)?;
             device.pairs.push(pair);
@@ -239,9 +243,10 @@ impl<R> Device<R> {
         for index in [rx_index, tx_index] {
             request("enable", frontend.set_vring_enable(index, true))?;
         }
-        let [rx_call, rx_kick, tx_call, tx_kick] = [rx_call, rx_kick, tx_call, tx_kick].map(sys::into_fd);
+        let [rx_call, tx_call] = [rx_call, tx_call].map(sys::into_fd);
+        let [rx_kick, tx_kick] = [rx_kick, tx_kick].map(|kick| Bell::event(self.uid, sys::into_fd(kick)));
         // Whoever sleeps until the first kick has it.
-        signal(&rx_kick);
+        rx_kick.ring();
         Ok(Pair { rx, tx, rx_call, tx_call, rx_kick, tx_kick })
     }
 }

@@ -1,7 +1,7 @@
 //! One queue of a pair while it runs.
 
 use super::memory::{Buffers, Shared};
-use crate::peer::{self, signal};
+use crate::{Bell, peer};
 use millrace_ring::virtio::driver::{Broken, LentRxQueue, RxQueue, TxQueue};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) struct Received {
 /// One queue that runs, of either direction.
 pub(super) struct Queue<Q> {
     pub ring: Q,
-    kick: OwnedFd,
+    kick: Arc<Bell>,
     pub call: OwnedFd,
     pub memory: (Arc<Buffers>, Arc<Shared>),
     pub stopped: Option<Stopped>,
@@ -42,7 +42,7 @@ pub(super) struct Queue<Q> {
 }
 
 impl<Q> Queue<Q> {
-    pub fn new(ring: Q, kick: OwnedFd, call: OwnedFd, memory: (Arc<Buffers>, Arc<Shared>), unfinished: bool) -> Self {
+    pub fn new(ring: Q, kick: Arc<Bell>, call: OwnedFd, memory: (Arc<Buffers>, Arc<Shared>), unfinished: bool) -> Self {
         Self { ring, kick, call, memory, stopped: None, unfinished, starved: false, asleep: false }
     }
 
@@ -66,7 +66,7 @@ impl Queue<RxQueue> {
     #[inline(always)]
     pub fn publish(&mut self) -> Option<Stopped> {
         if self.ring.publish() {
-            signal(&self.kick);
+            self.kick.ring();
         }
         self.check(self.ring.broken().map(Stopped::Fault))
     }
@@ -77,7 +77,7 @@ impl Queue<LentRxQueue> {
     #[inline(always)]
     pub fn show_buffers(&mut self) {
         if self.ring.publish() {
-            signal(&self.kick);
+            self.kick.ring();
         }
     }
 }
@@ -87,7 +87,7 @@ impl Queue<TxQueue> {
     #[inline(always)]
     pub fn publish(&mut self) {
         if self.ring.publish() {
-            signal(&self.kick);
+            self.kick.ring();
         }
     }
 

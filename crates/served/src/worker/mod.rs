@@ -9,7 +9,6 @@ mod callers;
 mod requests;
 mod sockets;
 
-use crate::bell;
 use crate::clients::{Client, Grave};
 use crate::network::{Doze, Network, Outside};
 use crate::server::Address;
@@ -225,7 +224,7 @@ impl Worker {
         while let Some(number) = self.service.take_bell() {
             let mut met = self.clients.iter().filter_map(|client| client.met.as_ref());
             if let Some(met) = met.find(|met| met.number == number) {
-                bell::ring(&met.to_program);
+                met.to_program.ring();
             }
         }
     }

@@ -187,7 +187,7 @@ impl Worker {
         };
         let welcome = Welcome { mac: self.address.mac, gid: self.address.gids[0], mtu: self.mtu };
         let userfaultfd = self.userfaultfd.as_ref();
-        let greeted = greet(&self.service, &self.clients[at].socket, &welcome, number, userfaultfd);
+        let greeted = greet(&self.service, &self.clients[at], &welcome, number, userfaultfd);
         match greeted {
             Ok(met) => {
                 self.clients[at].met = Some(met);
