@@ -153,6 +153,9 @@ fn check(region: &Region, len: u64) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use millrace_dma::Pages;
+    use millrace_listeners::{Listeners, comes, ring_until_apart};
+    use rustix::fs::{FallocateFlags, fallocate};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     #[test]
@@ -168,5 +171,30 @@ mod tests {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let mut client = Client::new(socket, Caller { pid: std::process::id(), uid: 7, is_limited: true }).unwrap();
         assert!(client.is_late(false, client.called + LONGEST_GREETING + Duration::from_millis(1)), "nor ever");
+    }
+
+    #[test]
+    fn whose_socket_has_many_listeners_keeps_his_own_thread_and_not_the_cards() {
+        let two = || {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+        };
+        let met = |socket, uid| {
+            let mut client = Client::new(socket, Caller { pid: std::process::id(), uid, is_limited: true }).unwrap();
+            let file = Region::allocate(wire::POOL_AT + 4096, Pages::Ordinary).unwrap();
+            fallocate(file.fd().unwrap(), FallocateFlags::empty(), 0, (wire::POOL_AT + 4096) as u64).unwrap();
+            let file = Arc::new(file.fd().unwrap().try_clone_to_owned().unwrap());
+            let owner = Owner { user: uid, pid: 1, name: None, users: Default::default() };
+            let len = (wire::POOL_AT + 4096) as u64;
+            client.met = Some(client.meet(&mut Service::default(), owner, &file, len).unwrap().0);
+            client
+        };
+        let ((program, socket), (other, others)) = (two(), two());
+        let (eve, honest) = (met(socket, 1 << 20), met(others, 1 << 20 | 1));
+        let Some(_listeners) = Listeners::of(&program) else { return };
+        let is_apart = |client: &Client| client.met.as_ref().is_some_and(|met| met.to_program.is_apart());
+        ring_until_apart(&program, || eve.ring(), || is_apart(&eve));
+        honest.ring();
+        assert!(comes(&other, 0) && !is_apart(&honest), "it was rung at once");
     }
 }

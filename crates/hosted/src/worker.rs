@@ -150,7 +150,7 @@ impl Worker {
             let is_heard = client.met.is_some() || self.joins.may(client.caller.uid, now);
             let wanted = if is_heard { PollFlags::IN | PollFlags::RDHUP } else { PollFlags::RDHUP };
             let fds_of = [
-                Some((&client.socket, wanted)),
+                Some((&*client.socket, wanted)),
                 client.ended.as_ref().map(|fd| (fd, PollFlags::IN)),
                 client.met.as_ref().map(|met| (&met.bell, PollFlags::IN)),
             ];

@@ -152,7 +152,11 @@ impl Interrupts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use millrace_listeners::{Listeners, comes, ring_until_apart};
     use rustix::event::{EventfdFlags, eventfd};
+
+    /// Of tests.
+    const USER: u32 = 1 << 20;
 
     fn event() -> (OwnedFd, OwnedFd) {
         let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
@@ -231,5 +235,24 @@ mod tests {
         interrupts.fire(3, &counting);
         interrupts.fire(99, &counting);
         assert!(came(&theirs));
+    }
+
+    #[test]
+    fn whose_interrupt_has_many_listeners_keeps_his_own_thread_and_not_the_functions() {
+        let counting = Counting::default();
+        let function = |uid| {
+            let (mut interrupts, (theirs, ours)) = (Interrupts::new(2, uid), event());
+            interrupts.set(set(1, 1, Data::Events, Action::Trigger), &mut vec![ours], &counting).unwrap();
+            (interrupts, theirs)
+        };
+        let ((eve, theirs), (mut honest, other)) = (function(USER | 1), function(USER | 2));
+        let Some(_listeners) = Listeners::of(&theirs) else { return };
+        let eve = core::cell::RefCell::new(eve);
+        let is_apart = |interrupts: &Interrupts| interrupts.vectors[1].event.as_ref().unwrap().is_apart();
+        ring_until_apart(&theirs, || eve.borrow_mut().fire(1, &counting), || is_apart(&eve.borrow()));
+        // As one that was sent: it comes, and nobody waits.
+        assert!(!eve.borrow().is_pending(1) && counting.read().unsent_interrupts == 0);
+        honest.fire(1, &counting);
+        assert!(comes(&other, 0) && !is_apart(&honest), "it was sent at once");
     }
 }

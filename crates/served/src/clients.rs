@@ -133,3 +133,35 @@ pub(crate) fn greet(
     record::send(&client.socket, &welcome.write(), &fds)?;
     Ok(met)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_listeners::{Listeners, comes, ring_until_apart};
+    use millrace_rdma::number::Gid;
+    use millrace_rdma::served::Quota;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn whose_bell_has_many_listeners_keeps_his_own_thread_and_not_the_cards() {
+        let gid = Gid([0; 16]);
+        let mut service = Service::new(Default::default(), [2, 0, 0, 0, 0, 1], &[gid], Quota::default());
+        let mut meet = |uid| {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let (program, socket) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+            let caller = Caller { pid: std::process::id(), uid, is_limited: true };
+            let may: May = Box::new(move |_| Some(caller));
+            let client = Client::new(socket, &may).ok().unwrap();
+            let number = service.enter(account_of(&caller)).unwrap();
+            let welcome = Welcome { mac: [2, 0, 0, 0, 0, 1], gid, mtu: 1024 };
+            let met = greet(&service, &client, &welcome, number, None).unwrap();
+            let (_, fds) = record::receive(&program).unwrap().unwrap();
+            (met.to_program, fds.into_iter().nth(2).unwrap())
+        };
+        let ((eve, program), (honest, other)) = (meet(1 << 20), meet(1 << 20 | 1));
+        let Some(_listeners) = Listeners::of(&program) else { return };
+        ring_until_apart(&program, || eve.ring(), || eve.is_apart());
+        honest.ring();
+        assert!(comes(&other, 0) && !honest.is_apart(), "it was rung at once");
+    }
+}
