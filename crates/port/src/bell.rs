@@ -159,6 +159,12 @@ impl Bell {
         self.user.as_ref().is_some_and(|user| user.mood.load(Ordering::Relaxed) == mood::APART)
     }
 
+    /// Whose it is. `None`: ours.
+    #[cfg(test)]
+    pub(crate) fn whose(&self) -> Option<Whose> {
+        self.user.as_ref().map(|user| user.whose)
+    }
+
     fn send(&self) -> bool {
         match (&self.fd, self.way) {
             // One that is full is already readable, and a program that is gone needs none.

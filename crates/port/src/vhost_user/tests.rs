@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Accept, PortSpec};
+use crate::{Accept, PortSpec, Whose};
 use driver::Driver;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{Read, Write};
@@ -59,6 +59,20 @@ fn is_readable(port: &VhostUserPort) -> bool {
     let fd = port.wake_fd().unwrap();
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+}
+
+#[test]
+fn calls_are_bells_of_the_user_at_the_other_end() {
+    let scene = scene("");
+    let _driver = Driver::ready(&scene.path, 1);
+    eventually("link", || scene.ports[0].counters().link());
+    let pair = &scene.ports[0].pair;
+    let own = Some(Whose::User(rustix::process::getuid().as_raw()));
+    let calls = [
+        pair.rx.change(|slot| slot.as_ref().and_then(|queue| queue.call.as_ref()?.whose())),
+        pair.tx.change(|slot| slot.as_ref().and_then(|queue| queue.call.as_ref()?.whose())),
+    ];
+    assert_eq!(calls, [own; 2]);
 }
 
 #[test]

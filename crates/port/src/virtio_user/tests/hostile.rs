@@ -1,6 +1,7 @@
 //! A back end that dies wherever it can, or does what no device may do.
 
 use super::*;
+use crate::Whose;
 use millrace_dma::Ordering;
 use millrace_ring::virtio::driver::{Place, STRIDE};
 use millrace_ring::virtio::{Rings, Used, feature};
@@ -223,4 +224,16 @@ fn frames_that_lie_about_their_buffers_are_not_believed() {
     use_one(&rings, 9, 72);
     assert!(received(here, 9).is_empty());
     assert!(here.counters().mode().contains("spread a frame over 300 buffers"), "{}", here.counters().mode());
+}
+
+#[test]
+fn kicks_are_bells_of_the_user_at_the_other_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("vhost.sock");
+    let _there = back_end(&path, "");
+    let size = Size::new(256).unwrap();
+    let wishes = Wishes { pairs: 1, size, mergeable: true, event_index: true, in_order: false, offloads: false };
+    let device = Device::connect(&path, wishes).unwrap();
+    let own = Some(Whose::User(rustix::process::getuid().as_raw()));
+    assert_eq!([&device.pairs[0].rx_kick, &device.pairs[0].tx_kick].map(|kick| kick.whose()), [own; 2]);
 }
