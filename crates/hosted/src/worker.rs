@@ -171,7 +171,7 @@ impl Worker {
         let mut has_greeted = false;
         for (client, ready) in self.clients.iter_mut().zip(ready[2..].chunks_exact(3)) {
             if let Some(met) = client.met.as_ref().filter(|_| ready[2].contains(PollFlags::IN)) {
-                bell::heard_by_card(&met.bell);
+                bell::heard_at_card(&met.bell);
             }
             let has_ended = client.ended.is_some() && ready[1].contains(PollFlags::IN);
             client.is_over |= has_ended || !ready[0].is_empty() && !ready[0].contains(PollFlags::IN);

@@ -5,11 +5,10 @@ use crate::layout::Layout;
 use crate::protocol::{MEMORY, Reader, VERSION};
 use millrace_dma::{Protection, Region, Window};
 use millrace_port::{Bell, Whose};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::io::IoSliceMut;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
@@ -32,6 +31,8 @@ pub(crate) struct Host {
     slots: u16,
     region: Region,
     own: Vec<OwnedFd>,
+    /// Watches the first of these for each ring anew. It is never read: Linux would tell all who watch it, a million perhaps, as each peer has it.
+    ear: OwnedFd,
     /// Which memory it is: the number of its file system, and there.
     memory: (u64, u64),
     /// By slot: what the peer is called, and its vectors.
@@ -84,6 +85,7 @@ impl Host {
             region,
             memory: file,
             own: Vec::new(),
+            ear: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| failed(error.into()))?,
             peers: BTreeMap::new(),
             is_alone: false,
             lost: 0,
@@ -94,6 +96,8 @@ impl Host {
             host.note(number, fd);
         }
         host.reader = reader;
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&host.ear, &host.own[0], epoll::EventData::new_u64(0), flags).map_err(|_| strange())?;
         Ok(host)
     }
 
@@ -156,16 +160,14 @@ impl Host {
 
     /// Readable when it was rung, and when the server has said something or has ended.
     pub fn fds(&self) -> Option<[BorrowedFd<'_>; 2]> {
-        let own = self.own.first()?.as_fd();
+        let ear = self.ear.as_fd();
         // Its end is heard once.
-        Some([own, if self.is_alone { own } else { self.socket.as_fd() }])
+        Some([ear, if self.is_alone { ear } else { self.socket.as_fd() }])
     }
 
     /// Takes what has come by both.
     pub fn hear_all(&mut self) {
-        if let Some(own) = self.own.first() {
-            heard(own);
-        }
+        self.heard();
         if !self.is_alone {
             self.hear();
         }
@@ -173,21 +175,20 @@ impl Host {
 
     /// Waits until it was rung, or the server says something.
     pub fn wait(&mut self, timeout: Duration) {
-        let Some(own) = self.own.first() else { return };
-        let mut fds = vec![PollFd::new(own, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(&self.ear, PollFlags::IN)];
         if !self.is_alone {
             fds.push(PollFd::new(&self.socket, PollFlags::IN));
         }
         let _ = poll(&mut fds, Some(&timespec(timeout)));
-        heard(own);
+        self.heard();
         self.hear();
     }
-}
 
-/// Takes what an eventfd has counted, if it has. Whoever has it too can take its flags away, and what it counts.
-fn heard(event: impl AsFd) {
-    // At no place of a file.
-    let _ = preadv2(event, &mut [IoSliceMut::new(&mut [0; 8])], u64::MAX, ReadWriteFlags::NOWAIT);
+    /// Nothing is readable at the ear until it is rung again.
+    fn heard(&self) {
+        let mut one = [const { core::mem::MaybeUninit::uninit() }; 1];
+        let _ = epoll::wait(&self.ear, &mut one, Some(&timespec(Duration::ZERO)));
+    }
 }
 
 fn timespec(time: Duration) -> Timespec {

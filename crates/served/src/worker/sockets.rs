@@ -55,7 +55,7 @@ impl Worker {
             let ready = &ready[1 + 3 * at..][..3];
             let client = &mut self.clients[at];
             if let Some(met) = client.met.as_ref().filter(|_| ready[2].contains(PollFlags::IN)) {
-                bell::heard_by_card(&met.to_card);
+                bell::heard_at_card(&met.to_card);
             }
             let has_ended = client.ended.is_some() && ready[1].contains(PollFlags::IN);
             // What is not looked for now has not come: then it has hung up.

@@ -259,7 +259,7 @@ impl Maps for MemoryMaps {
     }
 
     fn hear(&mut self) {
-        bell::heard_by_card(&self.to_card);
+        bell::heard_at_card(&self.to_card);
         self.counts.system_calls += 1;
         self.counts.heard += 1;
     }
