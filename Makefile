@@ -48,10 +48,10 @@ $(SHARE)/made: $(BUILT)/millrace $(BUILT)/millrace-bench
 	@touch $@
 
 # Where only files are installed, what is missing is not built.
-$(BUILT)/millrace $(BUILT)/millrace-bench $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace-socket.so $(BUILT)/libmillrace.so $(BUILT)/libmillrace.a $(BUILT)/verbs/libibverbs.so.1 $(BUILT)/verbs/librdmacm.so.1:
+$(BUILT)/millrace $(BUILT)/millrace-bench $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace-socket.so $(BUILT)/libmillrace.so $(BUILT)/libmillrace.a $(BUILT)/verbs/libibverbs.so.1 $(BUILT)/verbs/librdmacm.so.1 $(BUILT)/verbs/libmillrace-memory.so:
 	@echo "$@ has not been built; 'make build' does that" >&2; exit 1
 
-install: $(SHARE)/made $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace-socket.so $(BUILT)/libmillrace.so $(BUILT)/libmillrace.a $(BUILT)/verbs/libibverbs.so.1 $(BUILT)/verbs/librdmacm.so.1 ## copy what `make build` has made to PREFIX (default /usr/local), below DESTDIR if given
+install: $(SHARE)/made $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace-socket.so $(BUILT)/libmillrace.so $(BUILT)/libmillrace.a $(BUILT)/verbs/libibverbs.so.1 $(BUILT)/verbs/librdmacm.so.1 $(BUILT)/verbs/libmillrace-memory.so ## copy what `make build` has made to PREFIX (default /usr/local), below DESTDIR if given
 	install -D -m 755 $(BUILT)/millrace $(TO)/bin/millrace
 	install -D -m 755 $(BUILT)/millrace-bench $(TO)/bin/millrace-bench
 	install -D -m 755 $(BUILT)/libnfb-ext-millrace.so $(TO)/lib/libnfb-ext-millrace.so
@@ -60,6 +60,7 @@ install: $(SHARE)/made $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace-sock
 	ln -sf libmillrace.so.0 $(TO)/lib/libmillrace.so
 	install -D -m 755 $(BUILT)/verbs/libibverbs.so.1 $(TO)/lib/millrace/libibverbs.so.1
 	install -D -m 755 $(BUILT)/verbs/librdmacm.so.1 $(TO)/lib/millrace/librdmacm.so.1
+	install -D -m 755 $(BUILT)/verbs/libmillrace-memory.so $(TO)/lib/millrace/libmillrace-memory.so
 	install -D -m 644 $(BUILT)/libmillrace.a $(TO)/lib/libmillrace.a
 	install -D -m 644 include/millrace.h $(TO)/include/millrace.h
 	install -D -m 644 python/millrace.py $(TO)/lib/python3/dist-packages/millrace.py

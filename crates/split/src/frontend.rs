@@ -9,7 +9,7 @@ use crate::page::GuestSide;
 use crate::rights::right_for;
 use crate::run::{Run, runs_of};
 use crate::transport::{Counts, Granted, Grants};
-use crate::{Address, Error, ivshmem, xen};
+use crate::{Address, Error, Land, ivshmem, xen};
 use millrace_dma::{Iova, Window};
 use millrace_rdma::number::Gid;
 use millrace_rdma::served::{Program, SHARED_LEN};
@@ -30,6 +30,10 @@ const READ: usize = 64;
 /// What is kept of what others tell while this side waits for an answer. What the backend itself says comes besides: it says no more than
 /// there are queue pairs.
 const MOST_TOLD: usize = 256;
+
+/// More memory than a backend maps for anybody.
+const MUCH: Error =
+    Error::Refused { what: "so much memory of one program (--pages)", errno: Errno::NOMEM.raw_os_error() };
 
 /// What both sides have counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,6 +104,24 @@ impl Frontend {
         let prepare = |page: &Window| Ok(GuestSide::new(page)?);
         let (grants, page, control) = crate::memory::connect(path, pages, prepare)?;
         Self::new(Box::new(grants), page, control)
+    }
+
+    /// Calls the backend over a transport that the program has its memory in ([`Frontend::lend_pages`]).
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn call_from(land: &Land) -> Result<Self, Error> {
+        let prepare = |page: &Window| Ok(GuestSide::new(page)?);
+        match land {
+            Land::Ivshmem(land) => {
+                let (grants, page, control) = land.connect(prepare)?;
+                Self::new(Box::new(grants), page, control)
+            }
+            Land::Xen(_) => {
+                let (grants, page, control) = xen::connect(prepare)?;
+                Self::new(Box::new(grants), page, control)
+            }
+        }
     }
 
     /// Over a transport whose backend has been told of the control page.
@@ -321,6 +343,12 @@ impl Frontend {
         self.grants.ring();
     }
 
+    /// Whether the backend has ended, as far as can be seen without waiting: for whoever looks instead of sleeping.
+    pub fn has_gone(&mut self) -> bool {
+        self.was_served |= self.control.is_served();
+        self.grants.has_gone() || self.was_served && !self.control.is_served()
+    }
+
     /// What is readable when the backend has rung, and ready for anything when it has ended; `None`: nothing is. Whoever waits
     /// for an answer takes what was rung, whatever it was for.
     pub fn fds(&self) -> Option<[BorrowedFd<'_>; 2]> {
@@ -371,12 +399,20 @@ impl Frontend {
         let count: u64 = all.iter().map(|(_, count)| count).sum();
         // More than a backend lets anybody have takes no memory here.
         let count = u32::try_from(count).ok().filter(|count| u64::from(*count) <= self.welcome.pages);
-        let count = count.ok_or(Error::Refused {
-            what: "so much memory of one program (--pages)",
-            errno: Errno::NOMEM.raw_os_error(),
-        })?;
+        let count = count.ok_or(MUCH)?;
         let references: Vec<u64> = all.into_iter().flat_map(|(first, count)| first..first + count).collect();
         let runs = self.runs_of(&references)?;
+        self.tell_pages(count, &runs)
+    }
+
+    /// Memory that the program has in pages of the transport ([`Land::references`]), one behind the other, until [`Frontend::release`].
+    ///
+    /// # Errors
+    /// As [`Frontend::lend`].
+    pub fn lend_pages(&mut self, references: &[u64]) -> Result<Iova, Error> {
+        let count = u32::try_from(references.len()).ok().filter(|count| u64::from(*count) <= self.welcome.pages);
+        let count = count.ok_or(MUCH)?;
+        let runs = self.runs_of(references)?;
         self.tell_pages(count, &runs)
     }
 

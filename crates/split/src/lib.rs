@@ -20,7 +20,8 @@
 //!
 //! Rooms: `page`: the control page. `message`: what stands in its rings. `transport`: the two traits. `guest`, `rights`, `counts`, `meeting`, `backend`: the side
 //! outside; `notices`: what it says of them; `port`, `outside`: frames, and connections with endpoints on a wire. `hosts`: the address
-//! of queue pairs that programs make themselves, and RoCE to other hosts. `frontend`, `endpoint`: the side of the guest.
+//! of queue pairs that programs make themselves, and RoCE to other hosts. `frontend`, `endpoint`: the side of the guest. `land`: pages
+//! of a transport that a program has its own memory in.
 #![deny(unsafe_code)]
 
 mod backend;
@@ -32,6 +33,7 @@ mod frontend;
 mod guest;
 mod hosts;
 pub mod ivshmem;
+mod land;
 mod late;
 mod meeting;
 pub mod memory;
@@ -51,6 +53,7 @@ pub use endpoint::{Config, Endpoint, Part, Region, Transfer};
 pub use error::Error;
 pub use frontend::{Frontend, Status};
 pub use hosts::{Hosts, HostsConfig};
+pub use land::Land;
 pub use millrace_link::Wanted;
 pub use millrace_slurpoe::{Access, Address, Completion, Failed, Kind, Told};
 pub use notices::{TurnedAway, Why};

@@ -73,6 +73,11 @@ pub trait Grants: Send {
     /// [`Error::Gone`].
     fn wait(&mut self, most: Duration) -> Result<(), Error>;
 
+    /// Whether the backend has ended, as far as the transport knows, without waiting.
+    fn has_gone(&mut self) -> bool {
+        false
+    }
+
     /// What it took so far.
     fn counts(&self) -> Counts;
 

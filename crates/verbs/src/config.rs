@@ -52,6 +52,8 @@ pub(crate) struct Config {
     pub in_card: bool,
     /// Where the backend of the split driver is whose engine it is.
     pub split: Option<String>,
+    /// Blocks of so many bytes and more are allocated in pages of a transport that takes no memory where it lies.
+    pub from: Option<usize>,
 }
 
 impl Default for Config {
@@ -77,6 +79,7 @@ impl Default for Config {
             helper: true,
             in_card: false,
             split: None,
+            from: None,
         }
     }
 }
@@ -160,9 +163,10 @@ impl Config {
             "helper" => self.helper = switch(value)?,
             "place" => self.in_card = place(value)?,
             "split" => self.split = Some(value.to_owned()),
+            "from" => self.from = Some(number(value)? as usize),
             _ => {
                 return Err(
-                    "not an option; there are name, port, ip, mac, mtu, tx, rx, vendor, part, extended, local, adopt, report, helper, place, split, stats and profile",
+                    "not an option; there are name, port, ip, mac, mtu, tx, rx, vendor, part, extended, local, adopt, report, helper, place, split, from, stats and profile",
                 );
             }
         }
@@ -259,6 +263,7 @@ mod tests {
         assert_eq!(["place=card", "place=library", ""].map(in_card), [true, false, false]);
         let split = Config::parse("split=/run/split.sock").unwrap();
         assert!(split.is_outside() && split.split.as_deref() == Some("/run/split.sock"));
+        assert_eq!(Config::parse("split=xen from=4096").unwrap().from, Some(4096));
         assert_eq!(Config::parse("").unwrap(), Config::default());
         assert_eq!(Config::parse("embedded:queues=2").unwrap().card.as_deref(), Some("embedded:queues=2"));
     }
@@ -275,6 +280,7 @@ mod tests {
             "mtu=1500",
             "tx=-1",
             "helper=1",
+            "from=much",
             "adopt=1",
             "place=here",
             "what=1",

@@ -1,7 +1,7 @@
 //! The backend's side: a peer of the host, among the machines that share a memory.
 
 use super::pace::Pace;
-use super::{BACKEND, BEAT, CONTROL, PRESENCE, Slices, WHO};
+use super::{BACKEND, BEAT, CONTROL, ENDED, PRESENCE, Slices, WHO};
 use crate::notices::Why;
 use crate::transport::{Arrived, Counts, Door, Event, Maps};
 use crate::{Address, Error, PAGE};
@@ -45,6 +45,8 @@ pub struct IvshmemDoor {
     number: u8,
     own: u16,
     known: Vec<Known>,
+    /// Those that have ended, and are served until [`Door::leave`]: place, peer and program.
+    ending: Vec<(u64, u16, u64)>,
     /// Those that were turned away, so that they are not asked again and again: peer, presence and program.
     refused: Vec<(u16, u64, u64)>,
     pace: Pace,
@@ -86,7 +88,7 @@ impl IvshmemDoor {
         head.word64(PRESENCE)?.store(endpoint.presence(own), Ordering::Relaxed);
         // Release pairs with the Acquire in `find_backend`.
         head.word64(WHO)?.store(BACKEND, Ordering::Release);
-        let (known, refused, pace, is_end_said) = Default::default();
+        let (known, ending, refused, pace, is_end_said) = Default::default();
         let endpoint = Arc::new(Mutex::new(endpoint));
         Ok(Self {
             path: path.to_owned(),
@@ -97,6 +99,7 @@ impl IvshmemDoor {
             number,
             own,
             known,
+            ending,
             refused,
             pace,
             is_end_said,
@@ -117,7 +120,7 @@ impl IvshmemDoor {
     fn gone(&mut self) -> Vec<Event> {
         let now = Instant::now();
         let (mut gone, mut known) = (Vec::new(), core::mem::take(&mut self.known));
-        let mut refused = Vec::new();
+        let (mut refused, mut ending) = (Vec::new(), Vec::new());
         known.retain_mut(|one| {
             let says = self.says(one.peer).filter(|(presence, who, _)| (*presence, *who) == (one.presence, one.who));
             let beat = says.and_then(|(.., head)| head.word64(BEAT).ok()).map(|word| word.load(Ordering::Relaxed));
@@ -128,11 +131,13 @@ impl IvshmemDoor {
             if !is_there {
                 gone.push(Event::Went(one.place));
                 refused.push((one.peer, one.presence, one.who));
+                ending.push((one.place, one.peer, one.who));
             }
             is_there
         });
         self.known = known;
         self.refused.extend(refused);
+        self.ending.extend(ending);
         gone
     }
 
@@ -226,6 +231,14 @@ impl Door for IvshmemDoor {
     }
 
     fn leave(&mut self, place: u64) {
+        if let Some(at) = self.ending.iter().position(|(of, ..)| *of == place) {
+            let (_, peer, who) = self.ending.swap_remove(at);
+            if let Ok(word) = self.slices.head(peer).and_then(|head| head.word64(ENDED)) {
+                // Release pairs with the Acquire in `IvshmemLand::open`: what the engine wrote there for it was before.
+                word.store(who, Ordering::Release);
+            }
+            return;
+        }
         let Some(at) = self.known.iter().position(|one| one.place == place) else { return };
         let one = self.known.swap_remove(at);
         // It may still say that it is there.

@@ -8,6 +8,7 @@
 //! | 0 | which program of this peer it is, a random number; 0: none | `MILLBACK`, little endian | peer |
 //! | 8 | the page of its control page | which of those that have had its number it is, as the server says | peer |
 //! | 16 | a number that another thread of the program raises every second | | peer |
+//! | 24 | which of its programs, that has ended, is served no more | | backend |
 //!
 //! Everybody writes everywhere: what is read is checked, and backend and guests are as safe from those who share the memory with them as their
 //! own memory and time are. Machines that do not trust one another get servers of their own, and a backend serves several.
@@ -17,7 +18,7 @@ mod front;
 mod pace;
 
 pub use back::IvshmemDoor;
-pub use front::{IvshmemGrants, connect};
+pub use front::{IvshmemGrants, IvshmemLand, connect};
 
 use crate::PAGE;
 use millrace_dma::{OutOfRange, Window};
@@ -28,6 +29,7 @@ const WHO: usize = 0;
 const CONTROL: usize = 8;
 const PRESENCE: usize = 8;
 const BEAT: usize = 16;
+const ENDED: usize = 24;
 /// A slice that is smaller holds no rings.
 const LEAST: usize = 64;
 

@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
 use rustix::io::{Errno, read, write};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Places that are tried.
@@ -105,6 +106,61 @@ impl Grants for XenGrants {
 
     fn counts(&self) -> Counts {
         self.counts
+    }
+}
+
+/// As many pages as a domain may have granted at a time.
+const LIMIT: &str = "/sys/module/xen_gntalloc/parameters/limit";
+
+/// Memory of a program in pages of `gntalloc`, which are granted to domain 0 from when they are made until the program ends.
+pub struct XenLand {
+    gntalloc: OwnedFd,
+    base: usize,
+    most: u32,
+    /// Of its pages, in order.
+    references: Mutex<Vec<u32>>,
+}
+
+impl XenLand {
+    /// Addresses for as many pages as may be granted, less a quarter, which is for rings and for others.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn open() -> Result<Self, Error> {
+        let gntalloc = device("gntalloc", OFlags::empty())?;
+        let limit = std::fs::read_to_string(LIMIT).ok().and_then(|text| text.trim().parse::<u32>().ok());
+        let most = limit.unwrap_or(1024) / 4 * 3;
+        // More than there are grants.
+        let most = most.clamp(1, 1 << 24);
+        let base = sys::reserve(most as usize * PAGE).map_err(Error::system("addresses for memory to be granted"))?;
+        Ok(Self { gntalloc, base, most, references: Mutex::default() })
+    }
+
+    /// Where it begins, and how many pages it may have.
+    pub fn extent(&self) -> (usize, u32) {
+        (self.base, self.most)
+    }
+
+    /// Makes pages behind those that there are. Whether that was so.
+    pub fn take(&self, first: u32, pages: u32) -> bool {
+        let mut references = self.references.lock().unwrap_or_else(PoisonError::into_inner);
+        if references.len() != first as usize || first.checked_add(pages).is_none_or(|end| end > self.most) {
+            return false;
+        }
+        let Ok((place, made)) = sys::allocate(&self.gntalloc, BACKEND, pages) else { return false };
+        if sys::map_over(&self.gntalloc, place, self.base + first as usize * PAGE, pages as usize * PAGE).is_err() {
+            let _ = sys::deallocate(&self.gntalloc, place, pages);
+            return false;
+        }
+        references.extend(made);
+        true
+    }
+
+    /// By which domain 0 knows pages.
+    pub fn references(&self, first: u32, pages: u32) -> Option<Vec<u64>> {
+        let references = self.references.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = references.get(first as usize..first.checked_add(pages)? as usize)?;
+        Some(wanted.iter().copied().map(u64::from).collect())
     }
 }
 

@@ -15,7 +15,7 @@ mod store;
 mod sys;
 
 pub use back::XenDoor;
-pub use front::{XenGrants, connect};
+pub use front::{XenGrants, XenLand, connect};
 
 use crate::Error;
 use rustix::fd::OwnedFd;

@@ -3,6 +3,7 @@
 use core::ffi::c_ulong;
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
 /// A byte is cleared when a page is unmapped, and an event is sent.
 const CLEAR_BYTE: u32 = 1;
@@ -45,6 +46,21 @@ pub fn allocate(gntalloc: impl AsFd, domain: u16, pages: u32) -> Result<(u64, Ve
     let mut references: Vec<u32> = words[2..].iter().flat_map(|word| [*word as u32, (*word >> 32) as u32]).collect();
     references.truncate(pages as usize);
     Ok((words[1], references))
+}
+
+/// Addresses that nobody else of this process gets, with nothing behind them.
+pub fn reserve(len: usize) -> Result<usize, Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: fresh addresses; nothing of this process is replaced.
+    let base = unsafe { mmap_anonymous(core::ptr::null_mut(), len, ProtFlags::empty(), flags)? };
+    Ok(base.expose_provenance())
+}
+
+/// Maps pages of a driver over reserved addresses: callers, all in this crate, give some of [`reserve`] that have nothing behind them yet.
+pub fn map_over(fd: impl AsFd, place: u64, at: usize, len: usize) -> Result<(), Errno> {
+    let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+    // SAFETY: what is replaced are reserved addresses, which nobody reads or writes.
+    unsafe { mmap(core::ptr::with_exposed_provenance_mut(at), len, rights, flags, fd, place) }.map(drop)
 }
 
 /// They are granted no more, when nobody has them mapped.

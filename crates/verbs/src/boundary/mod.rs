@@ -11,13 +11,15 @@
 //!
 //! Files: `device`, `memory` (domains, regions), `window`, `completion` (channels, queues, events), `polling` (`ibv_cq_ex`), `pair` (queue pairs, shared receive
 //! queues, address handles), `work` (posting and polling), `extended` (`ibv_wr_*`), `words` (names and rates), `fork` (what
-//! children do not keep), `private` (what vendors' libraries want to find when they are loaded), and `general` (for our librdmacm).
+//! children do not keep), `ground` (the program's
+//! memory in pages of a transport), `private` (what vendors' libraries want to find when they are loaded), and `general` (for our librdmacm).
 
 mod completion;
 mod device;
 mod extended;
 mod fork;
 mod general;
+mod ground;
 mod memory;
 mod pair;
 mod polling;
@@ -27,6 +29,7 @@ mod words;
 mod work;
 
 pub(crate) use fork::{Kept, forks};
+pub(crate) use ground::Ground;
 pub(crate) use memory::errno as errno_of;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -7,6 +7,7 @@ use super::door::{Door, Ears, Refused, Shown};
 use super::running::DEVICE_FATAL;
 use super::{Place, Running};
 use crate::address::Address;
+use crate::boundary::Ground;
 use crate::config::Config;
 use millrace_dma::Scope;
 use millrace_link::LinkError;
@@ -32,6 +33,8 @@ const ROOM: Duration = Duration::from_millis(50);
 const EVENTS: usize = 64;
 /// How long the thread that waits for events sleeps, to learn that the place has ended.
 const ASLEEP: Duration = Duration::from_millis(100);
+/// How often it looks where nothing wakes it: in a virtual machine without a driver.
+const LOOKS: Duration = Duration::from_micros(200);
 
 /// A connection with the engine.
 pub(crate) struct InCard {
@@ -40,8 +43,8 @@ pub(crate) struct InCard {
     welcome: Welcome,
     pairs: FxHashMap<Qpn, Pair>,
     shared: FxHashMap<u32, SharedReceiveQuery>,
-    /// Regions here, by the keys that the card gave them.
-    regions: HashMap<Key, Key>,
+    /// Regions here, by the keys that the card gave them; none, where memory is the transport's from the first.
+    regions: HashMap<Key, Option<Key>>,
     /// Completion queues, so that whoever sleeps on them is told when the card goes.
     queues: Vec<u32>,
     /// The domain of all regions here: whom they belong to is the card's matter.
@@ -60,8 +63,9 @@ struct Pair {
 }
 
 /// What is done where there is no scope: everything that is registered has to become shared memory.
-pub(super) fn scope(config: &Config) -> Scope {
-    config.adopt.unwrap_or(Scope::Heap)
+pub(super) fn scope(config: &Config) -> Option<Scope> {
+    // Or nothing, where it is that from the first.
+    Ground::of_process().is_none().then(|| config.adopt.unwrap_or(Scope::Heap))
 }
 
 impl InCard {
@@ -103,6 +107,12 @@ impl InCard {
     /// Where people see what it has counted.
     pub fn counts_at(&self) -> &'static str {
         self.door.counts_at()
+    }
+
+    /// Blocks of this program that had no room in pages of the transport, and cannot be registered.
+    pub fn without_room(&self) -> Option<u64> {
+        let ground = Ground::of_process()?.ok().filter(|_| self.door.has_own_pages())?;
+        Some(ground.arena.without())
     }
 
     /// The name of this place.
@@ -514,15 +524,18 @@ impl Running {
         if let Some(card) = &mut self.card {
             card.regions.remove(&key);
         }
-        let _ = self.engine.memory().regions.deregister(old);
+        self.let_go(old);
         Ok(made)
     }
 
     /// A region here, so that its memory becomes shared memory, and stays.
-    fn hold(&mut self, memory: &OwnMemory, access: Access) -> Result<Key, i32> {
+    fn hold(&mut self, memory: &OwnMemory, access: Access) -> Result<Option<Key>, i32> {
         let (first, end) = memory.pages()?;
         let Self { engine, card, .. } = self;
         let card = card.as_mut().ok_or(libc::EIO)?;
+        if card.door.has_own_pages() {
+            return Ok(None);
+        }
         let regions = &mut engine.memory().regions;
         let own = match card.domain {
             Some(own) => own,
@@ -531,37 +544,46 @@ impl Running {
         let local = if access.allows(Access::LOCAL_WRITE) { Access::LOCAL_WRITE } else { Access::default() };
         let source = Source::Own { address: first, len: end - first };
         let held = regions.register(own, source, None, local).map_err(|error| crate::boundary::errno_of(&error))?;
-        Ok(held.lkey)
+        Ok(Some(held.lkey))
+    }
+
+    fn let_go(&mut self, held: Option<Key>) {
+        let _ = held.map(|held| self.engine.memory().regions.deregister(held));
     }
 
     /// Passes the files of a region to the card, with what is asked for.
     fn show_card(
         &mut self,
         memory: &OwnMemory,
-        held: Key,
+        held: Option<Key>,
         ask: impl FnOnce(&mut Door, &Shown<'_>) -> Result<Registered, Refused>,
     ) -> Result<Registered, i32> {
         let (first, end) = memory.pages()?;
-        let reached = self.engine.memory().regions.reached(held).map_err(|_| libc::EFAULT)?;
-        let Some(parts) = parts_of(&reached, first, end) else {
-            let place = self.card.as_ref().map_or("", |card| card.door.engine());
-            memory.say_why_not(place, &reached);
-            return Err(libc::EFAULT);
+        let reached =
+            held.map(|held| self.engine.memory().regions.reached(held)).transpose().map_err(|_| libc::EFAULT)?;
+        let parts = match &reached {
+            Some(reached) => parts_of(reached, first, end).ok_or_else(|| {
+                let place = self.card.as_ref().map_or("", |card| card.door.engine());
+                memory.say_why_not(place, reached);
+                libc::EFAULT
+            })?,
+            // All of it is in the one place that there is.
+            None => Parts::new([(first, end - first)].into_iter()).ok_or(libc::EINVAL)?,
         };
         let bytes = Bytes { parts, skip: (memory.address - first) as u32, len: memory.len, base: memory.base };
-        let shown = Shown { reached: &reached, bytes };
+        let shown = Shown { reached: reached.as_ref(), pages: (first, end), bytes };
         self.card.as_mut().ok_or(libc::EIO)?.ask(|door| ask(door, &shown))
     }
 
     /// What is held here belongs to the region that the card has made, or to nobody.
-    fn keep_held(&mut self, held: Key, made: Result<Registered, i32>) -> Result<Registered, i32> {
+    fn keep_held(&mut self, held: Option<Key>, made: Result<Registered, i32>) -> Result<Registered, i32> {
         match (made, &mut self.card) {
             (Ok(made), Some(card)) => {
                 card.regions.insert(made.lkey, held);
                 Ok(made)
             }
             (made, _) => {
-                let _ = self.engine.memory().regions.deregister(held);
+                self.let_go(held);
                 made.and(Err(libc::EIO))
             }
         }
@@ -574,9 +596,10 @@ impl Running {
             other => other?,
         }
         match card.regions.remove(&key) {
-            Some(held) => {
+            Some(Some(held)) => {
                 self.engine.memory().regions.deregister(held).map_err(|error| crate::boundary::errno_of(&error))
             }
+            Some(None) => Ok(()),
             None => Err(libc::EINVAL),
         }
     }
@@ -632,33 +655,40 @@ pub(super) fn start(place: &Arc<Place>) -> std::io::Result<()> {
     });
     let ears = found.map_err(std::io::Error::from_raw_os_error)?;
     let place = Arc::downgrade(place);
-    std::thread::Builder::new().name("millrace-verbs".to_owned()).spawn(move || run(&place, &ears)).map(drop)
+    std::thread::Builder::new().name("millrace-verbs".to_owned()).spawn(move || run(&place, ears.as_ref())).map(drop)
 }
 
-fn run(place: &Weak<Place>, ears: &Ears) {
-    let Ears { bell, link, nudge } = ears;
+fn run(place: &Weak<Place>, ears: Option<&Ears>) {
     let mut may_sleep = false;
-    let mut fds = vec![PollFd::new(bell, PollFlags::IN), PollFd::new(link, PollFlags::RDHUP)];
-    fds.extend(nudge.iter().map(|nudge| PollFd::from_borrowed_fd(nudge.as_fd(), PollFlags::IN)));
+    let mut fds = Vec::new();
+    if let Some(Ears { bell, link, nudge }) = ears {
+        fds.extend([PollFd::new(bell, PollFlags::IN), PollFd::new(link, PollFlags::RDHUP)]);
+        fds.extend(nudge.iter().map(|nudge| PollFd::from_borrowed_fd(nudge.as_fd(), PollFlags::IN)));
+    }
+    let asleep = if ears.is_some() { ASLEEP } else { LOOKS };
     loop {
-        let most = if may_sleep { ASLEEP } else { Duration::ZERO };
+        let most = if may_sleep { asleep } else { Duration::ZERO };
         let most = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
         let _ = poll(&mut fds, Some(&most));
-        let has_gone = !fds[1].revents().is_empty();
+        let is_hung_up = fds.get(1).is_some_and(|link| !link.revents().is_empty());
         let Some(place) = place.upgrade() else { return };
         let told = place.with(|running| {
             // Not before: whoever has the lock may wait for an answer, by the same bell.
-            bell::heard(bell);
-            nudge.iter().for_each(bell::heard_by_card);
+            if let Some(Ears { bell, nudge, .. }) = ears {
+                bell::heard(bell);
+                nudge.iter().for_each(bell::heard_by_card);
+            }
             running.tell_of_card();
+            let looks = running.card.as_mut().filter(|_| ears.is_none());
+            let has_gone = is_hung_up || looks.is_some_and(|card| card.is_gone || card.door.has_gone());
             if has_gone {
                 running.lose_card();
             }
             let program = running.card.as_ref().map(|card| &card.program);
-            Ok(program.is_none_or(Program::doze))
+            Ok((program.is_none_or(Program::doze), has_gone))
         });
         match told {
-            Ok(nothing) if !has_gone => may_sleep = nothing,
+            Ok((nothing, false)) => may_sleep = nothing,
             // Nobody is left to tell of anything.
             _ => return,
         }

@@ -1,6 +1,7 @@
 //! What leads to an engine outside of this process: the socket of a card (`place=card`), or a frontend of the split driver (`split=`). Both ask
 //! for the same objects; what differs is how memory is shown.
 
+use crate::boundary::Ground;
 use crate::config::Config;
 use millrace_dma::{Adopter, Identity, Iova, Protection, Region, Window};
 use millrace_link::LinkError;
@@ -45,14 +46,21 @@ pub(super) struct CardDoor {
 pub(super) struct GuestDoor {
     frontend: Frontend,
     place: String,
-    /// Which file is lent: that of adopted memory.
-    file: Identity,
+    lends: Lends,
     /// Rings of completion queues: those that they had before are read to their ends.
     rings: HashMap<u32, Vec<Iova>>,
     /// What regions lie in.
     lent: HashMap<Key, Iova>,
     /// Rung when somebody who waited for an answer has taken what was rung: that may have been for events.
     nudge: Arc<OwnedFd>,
+}
+
+/// What is lent to a backend.
+enum Lends {
+    /// Parts of the file of adopted memory.
+    File(Identity),
+    /// Pages of the transport, in which the program's memory has been from the first.
+    Pages(&'static Ground),
 }
 
 /// What a thread waits for.
@@ -65,7 +73,10 @@ pub(super) struct Ears {
 
 /// Memory that is to be shown to the engine.
 pub(super) struct Shown<'r> {
-    pub reached: &'r Reached,
+    /// Which files it is in; `None`: pages of the transport.
+    pub reached: Option<&'r Reached>,
+    /// Whole pages with all of it: addresses of the first byte, and behind the last.
+    pub pages: (u64, u64),
     pub bytes: Bytes,
 }
 
@@ -269,17 +280,30 @@ impl Door {
         }
     }
 
-    /// What a thread waits for.
-    pub fn ears(&self) -> Result<Ears, Errno> {
+    /// Whether what is registered has to be memory in pages of the transport, because that takes none where it lies.
+    pub fn has_own_pages(&self) -> bool {
+        matches!(self, Self::Guest(door) if matches!(door.lends, Lends::Pages(_)))
+    }
+
+    /// Whether the engine has gone, for whoever looks because there is nothing to sleep on.
+    pub fn has_gone(&mut self) -> bool {
+        match self {
+            Self::Card(_) => false,
+            Self::Guest(door) => door.frontend.has_gone(),
+        }
+    }
+
+    /// What a thread waits for; `None`: there is nothing that wakes, and it has to look.
+    pub fn ears(&self) -> Result<Option<Ears>, Errno> {
         let copy = |fd: BorrowedFd<'_>| fcntl_dupfd_cloexec(fd, 0);
         match self {
             Self::Card(door) => {
                 let bell = copy(rustix::fd::AsFd::as_fd(&door.bell))?;
-                Ok(Ears { bell, link: copy(door.client.fd())?, nudge: None })
+                Ok(Some(Ears { bell, link: copy(door.client.fd())?, nudge: None }))
             }
             Self::Guest(door) => {
-                let [bell, link] = door.frontend.fds().ok_or(Errno::OPNOTSUPP)?;
-                Ok(Ears { bell: copy(bell)?, link: copy(link)?, nudge: Some(Arc::clone(&door.nudge)) })
+                let Some([bell, link]) = door.frontend.fds() else { return Ok(None) };
+                Ok(Some(Ears { bell: copy(bell)?, link: copy(link)?, nudge: Some(Arc::clone(&door.nudge)) }))
             }
         }
     }
@@ -332,7 +356,8 @@ impl CardDoor {
     }
 
     fn show(&mut self, request: &wire::Request, shown: &Shown<'_>) -> Result<Registered, Refused> {
-        let fds: Vec<_> = shown.reached.pieces.iter().map(|piece| piece.file.fd()).collect();
+        let fds: Vec<_> =
+            shown.reached.into_iter().flat_map(|reached| &reached.pieces).map(|piece| piece.file.fd()).collect();
         keys(self.client.call(request, &fds).map_err(of_call)?.0)
     }
 }
@@ -353,20 +378,28 @@ fn pages_of(adopter: &Adopter) -> Result<Pages, Errno> {
 impl GuestDoor {
     fn open(place: &str) -> Result<(Self, Program, Welcome), LinkError> {
         let failed = |why: String| LinkError::Place(format!("split={place}: {why}"));
-        if place == "xen" || place.starts_with("ivshmem:") {
-            let why = "programs for verbs register memory that they have already, which can be shown to a backend at a socket only";
-            return Err(failed(why.to_owned()));
-        }
-        let adopter = Adopter::of_process().map_err(|error| failed(error.to_string()))?;
-        let pages = pages_of(adopter).map_err(LinkError::Descriptor)?;
-        let mut frontend = Frontend::call_with(Path::new(place), &pages).map_err(|error| failed(error.to_string()))?;
+        let (mut frontend, lends) = match Ground::of_process() {
+            Some(ground) => {
+                let ground = ground.map_err(failed)?;
+                (Frontend::call_from(&ground.land).map_err(|error| failed(error.to_string()))?, Lends::Pages(ground))
+            }
+            None if place == "xen" || place.starts_with("ivshmem:") => {
+                let why = "MILLRACE_VERBS has to say so when the program begins: from then on it allocates what it registers later";
+                return Err(failed(why.to_owned()));
+            }
+            None => {
+                let adopter = Adopter::of_process().map_err(|error| failed(error.to_string()))?;
+                let pages = pages_of(adopter).map_err(LinkError::Descriptor)?;
+                let frontend = Frontend::call_with(Path::new(place), &pages);
+                (frontend.map_err(|error| failed(error.to_string()))?, Lends::File(adopter.file().identity()))
+            }
+        };
         let program = frontend.join().map_err(|error| failed(error.to_string()))?;
         let welcome = frontend.welcome();
         let welcome = Welcome { mac: welcome.mac.0, gid: welcome.gid, mtu: welcome.mtu };
         let nudge = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(LinkError::Descriptor)?;
-        let (place, file) = (place.to_owned(), adopter.file().identity());
         let (rings, lent, nudge) = (HashMap::new(), HashMap::new(), Arc::new(nudge));
-        Ok((Self { frontend, place, file, rings, lent, nudge }, program, welcome))
+        Ok((Self { frontend, place: place.to_owned(), lends, rings, lent, nudge }, program, welcome))
     }
 
     /// Asks, and has the thread that waits for events look at what was rung meanwhile.
@@ -427,14 +460,33 @@ impl GuestDoor {
 
     /// Lends memory, and asks for a region in it.
     fn show(&mut self, shown: &Shown<'_>, request: impl FnOnce(Iova) -> Asked) -> Result<Registered, Refused> {
-        if shown.reached.pieces.iter().any(|piece| piece.file.identity() != self.file) {
-            crate::boundary::say(format_args!(
-                "split={}: memory that is shared memory already (of a memfd, or shm_open) cannot be registered: only memory of the program's own can",
-                self.place
-            ));
-            return Err(refused(libc::EFAULT));
-        }
-        let lent = self.frontend.lend(shown.bytes.parts.list()).map_err(of_split);
+        let lent = match &self.lends {
+            Lends::File(file) => {
+                let pieces = shown.reached.map_or(&[][..], |reached| &reached.pieces);
+                if pieces.iter().any(|piece| piece.file.identity() != *file) {
+                    crate::boundary::say(format_args!(
+                        "split={}: memory that is shared memory already (of a memfd, or shm_open) cannot be registered: only memory of the program's own can",
+                        self.place
+                    ));
+                    return Err(refused(libc::EFAULT));
+                }
+                self.frontend.lend(shown.bytes.parts.list())
+            }
+            Lends::Pages(ground) => {
+                let pages = ground.arena.pages_of(shown.pages.0, shown.pages.1);
+                let Some(references) = pages.and_then(|(first, count)| ground.land.references(first, count)) else {
+                    crate::boundary::say(format_args!(
+                        "split={}: the bytes at {:#x} cannot be registered: they were not allocated in the memory of the transport. What malloc, calloc, realloc, \
+                         posix_memalign and aligned_alloc give is there, from={} bytes and more, while there is room; variables, stacks, what mmap gives and memory \
+                         of before a fork are not",
+                        self.place, shown.pages.0, ground.from
+                    ));
+                    return Err(refused(libc::EOPNOTSUPP));
+                };
+                self.frontend.lend_pages(&references)
+            }
+        };
+        let lent = lent.map_err(of_split);
         bell::ring_card(&self.nudge);
         let at = lent.inspect_err(|Refused { errno, .. }| {
             if matches!(*errno, libc::ENOMEM | libc::EDQUOT) {

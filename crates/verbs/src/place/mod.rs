@@ -8,13 +8,14 @@
 //! There is one for all contexts of a process: it has one address. Whoever posts or polls moves the protocol on, in his own
 //! thread; when nobody does, a helper thread does.
 //!
-//! With `place=card` the engine is in the card, and with `split=` in a backend of the split driver; this process posts to it and polls (`card`, `door`).
+//! With `place=card` the engine is in the card, and with `split=` in a backend of the split driver; this process posts to it and polls (`card`, `door`), `arena`: its memory in pages of a transport.
 //!
 //! * `frames`: packets into frames. `memory`: keys. `running`: what moves.
 //! * `local`: other processes of the same user on the same card, which are reached without frames.
 //! * `stats`: what happened, in numbers. `stages`: what took how long. `events`: what programs sleep on. `helper`: the thread that takes over. `profile`: what
 //!   programs are told of the device. `tap`: copies of packets for `millrace rdma capture`.
 
+pub(crate) mod arena;
 pub(crate) mod card;
 mod door;
 mod events;
@@ -179,7 +180,7 @@ impl Place {
             Limits { domains: options.max_objects as usize, regions: limit, windows: limit, ..Limits::default() };
         let meeting = meeting(config, link.as_ref().and_then(Link::card));
         let is_met = meeting.as_ref().is_some_and(Meeting::is_met);
-        let adopt = if config.is_outside() { Some(card::scope(config)) } else { config.adopt.filter(|_| is_met) };
+        let adopt = if config.is_outside() { card::scope(config) } else { config.adopt.filter(|_| is_met) };
         let limits = Limits { adopt, ..limits };
         let mut memory = Reach::new(limits).map_err(|error| LinkError::Memory(error.to_string()))?;
         if is_met {

@@ -203,7 +203,10 @@ impl Running {
     /// How other ends were reached, for `report=on`.
     pub fn report(&mut self) -> String {
         if let Some(card) = &self.card {
-            return format!("{} moves the bytes; what it counts: {}", card.engine(), card.counts_at());
+            let without = card.without_room().map_or_else(String::new, |count| {
+                format!("; {count} blocks had no room in the memory that can be registered")
+            });
+            return format!("{} moves the bytes; what it counts: {}{without}", card.engine(), card.counts_at());
         }
         let Sessions { sent, received, short_sent, short_received, dropped, malformed, put_out, .. } = &self.sessions;
         let reached = self.engine.memory().peers.counts();
