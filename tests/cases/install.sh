@@ -24,6 +24,7 @@ lib/libmillrace.so
 lib/libmillrace.so.0
 lib/libnfb-ext-millrace.so
 lib/millrace/libibverbs.so.1
+lib/millrace/libmillrace-memory.so
 lib/millrace/librdmacm.so.1
 lib/pkgconfig/millrace.pc
 lib/python3/dist-packages/millrace.py

@@ -349,6 +349,16 @@ impl Frontend {
         self.grants.has_gone() || self.was_served && !self.control.is_served()
     }
 
+    /// What is readable when the backend has rung, until [`Frontend::heard`]; `None`: nothing is, or what [`Frontend::fds`] has is.
+    pub fn bell(&self) -> Option<BorrowedFd<'_>> {
+        self.grants.bell()
+    }
+
+    /// Takes what was rung, without waiting.
+    pub fn heard(&mut self) {
+        self.grants.hear();
+    }
+
     /// What is readable when the backend has rung, and ready for anything when it has ended; `None`: nothing is. Whoever waits
     /// for an answer takes what was rung, whatever it was for.
     pub fn fds(&self) -> Option<[BorrowedFd<'_>; 2]> {

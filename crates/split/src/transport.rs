@@ -81,6 +81,14 @@ pub trait Grants: Send {
     /// What it took so far.
     fn counts(&self) -> Counts;
 
+    /// What is readable when the backend has rung, until [`Grants::hear`]; `None`: nothing is, and somebody has to look.
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Takes what was rung, without waiting.
+    fn hear(&mut self) {}
+
     /// What is readable when the backend has rung, and ready for anything when it has ended; `None`: nothing is, and somebody has to look.
     fn fds(&self) -> Option<[BorrowedFd<'_>; 2]> {
         None

@@ -9,7 +9,9 @@ use millrace_ivshmem::protocol::Reader;
 use millrace_split::ivshmem::IvshmemDoor;
 use millrace_split::message::Request;
 use millrace_split::run::{MOST_REFERENCE, runs_of};
-use millrace_split::{Access, Config, Door, Endpoint, Error, Event, Failed, Frontend, Kind, Limits, PAGE, Transfer};
+use millrace_split::{
+    Access, Config, Door, Endpoint, Error, Event, Failed, Frontend, Kind, Land, Limits, PAGE, Transfer,
+};
 use running::{Running, SOON, done, until};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -228,4 +230,39 @@ fn a_backend_whose_server_ends_says_so_once() {
     });
     assert!(said.len() == 1 && said[0].contains("has ended"), "{said:?}");
     assert_eq!(look(), Vec::<String>::new());
+}
+
+#[test]
+fn memory_that_a_program_has_in_its_slice_is_lent_as_it_is() {
+    let shared = Shared::start();
+    let backend = shared.backend();
+    let land = Land::open(&shared.place()).unwrap().unwrap();
+    let (base, most) = land.extent().unwrap();
+    assert!(base.is_multiple_of(PAGE) && most > 64 && Land::open("/tmp/split.sock").is_none());
+    assert!(land.take(0, 5) && land.take(5, 3), "before anybody is called");
+    let mut guest = Frontend::call_from(&land).unwrap();
+    let _program = guest.join().unwrap();
+    assert!(!land.take(0, 1) && !land.take(9, most) && land.take(8, 1), "each page once, and none that has a ring");
+    let before = guest.status().unwrap().backend.pages;
+    let (at, other) = (land.references(2, 4).unwrap(), land.references(3, 1).unwrap());
+    assert_eq!((at.len(), other[0]), (4, at[1]));
+    let (at, other) = (guest.lend_pages(&at).unwrap(), guest.lend_pages(&other).unwrap());
+    assert_eq!(guest.status().unwrap().backend.pages, before + 5, "one of them twice");
+    guest.release(at).unwrap();
+    guest.release(other).unwrap();
+    assert!(matches!(guest.lend_pages(&vec![1; most as usize * 100]), Err(Error::Refused { .. })));
+    assert!(matches!(guest.lend_pages(&[u64::from(most) + 1]), Err(Error::Refused { .. })), "behind its slice");
+    // One connection at a time; the next one has what the first had.
+    assert!(Frontend::call_from(&land).err().unwrap().to_string().contains("a connection already"));
+    assert!(!guest.has_gone() && guest.bell().is_some());
+    drop(guest);
+    let mut next = Frontend::call_from(&land).unwrap();
+    let _next_program = next.join().unwrap();
+    let at = next.lend_pages(&land.references(0, 9).unwrap()).unwrap();
+    next.release(at).unwrap();
+    drop(backend);
+    until("its end is seen", || {
+        next.heard();
+        next.has_gone()
+    });
 }

@@ -5,6 +5,7 @@ use crate::transport::{Counts, Granted, Grants};
 use crate::{Error, PAGE};
 use millrace_dma::{Ordering, Window};
 use millrace_ivshmem::{At, Endpoint};
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -313,6 +314,19 @@ impl Grants for IvshmemGrants {
 
     fn counts(&self) -> Counts {
         self.counts
+    }
+
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        self.endpoint.as_ref()?.fds().map(|[bell, _]| bell)
+    }
+
+    fn hear(&mut self) {
+        // What the server says besides is read as well: who does not read that is cut off.
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.hear();
+        }
+        self.counts.system_calls += 2;
+        self.counts.heard += 1;
     }
 }
 

@@ -7,7 +7,7 @@ use crate::transport::{Counts, Granted, Grants};
 use crate::{Error, PAGE};
 use millrace_dma::Window;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::{Errno, read, write};
 use std::sync::{Mutex, PoisonError};
@@ -106,6 +106,15 @@ impl Grants for XenGrants {
 
     fn counts(&self) -> Counts {
         self.counts
+    }
+
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.evtchn.as_fd())
+    }
+
+    fn hear(&mut self) {
+        self.counts.system_calls += hear(&self.evtchn);
+        self.counts.heard += 1;
     }
 }
 

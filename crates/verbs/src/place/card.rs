@@ -655,32 +655,35 @@ pub(super) fn start(place: &Arc<Place>) -> std::io::Result<()> {
     });
     let ears = found.map_err(std::io::Error::from_raw_os_error)?;
     let place = Arc::downgrade(place);
-    std::thread::Builder::new().name("millrace-verbs".to_owned()).spawn(move || run(&place, ears.as_ref())).map(drop)
+    std::thread::Builder::new().name("millrace-verbs".to_owned()).spawn(move || run(&place, &ears)).map(drop)
 }
 
-fn run(place: &Weak<Place>, ears: Option<&Ears>) {
+fn run(place: &Weak<Place>, ears: &Ears) {
+    let Ears { bell, link, nudge } = ears;
     let mut may_sleep = false;
-    let mut fds = Vec::new();
-    if let Some(Ears { bell, link, nudge }) = ears {
-        fds.extend([PollFd::new(bell, PollFlags::IN), PollFd::new(link, PollFlags::RDHUP)]);
-        fds.extend(nudge.iter().map(|nudge| PollFd::from_borrowed_fd(nudge.as_fd(), PollFlags::IN)));
-    }
-    let asleep = if ears.is_some() { ASLEEP } else { LOOKS };
+    let mut fds: Vec<PollFd<'_>> = link.iter().map(|link| PollFd::new(link, PollFlags::RDHUP)).collect();
+    fds.extend(bell.iter().map(|bell| PollFd::new(bell, PollFlags::IN)));
+    fds.extend(nudge.iter().map(|nudge| PollFd::from_borrowed_fd(nudge.as_fd(), PollFlags::IN)));
+    let asleep = if bell.is_some() { ASLEEP } else { LOOKS };
     loop {
         let most = if may_sleep { asleep } else { Duration::ZERO };
         let most = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
         let _ = poll(&mut fds, Some(&most));
-        let is_hung_up = fds.get(1).is_some_and(|link| !link.revents().is_empty());
+        let is_hung_up = link.is_some() && !fds[0].revents().is_empty();
         let Some(place) = place.upgrade() else { return };
         let told = place.with(|running| {
             // Not before: whoever has the lock may wait for an answer, by the same bell.
-            if let Some(Ears { bell, nudge, .. }) = ears {
-                bell::heard(bell);
-                nudge.iter().for_each(bell::heard_by_card);
+            let mut has_gone = is_hung_up;
+            match (link, &mut running.card) {
+                (Some(_), _) => bell.iter().for_each(bell::heard),
+                (None, Some(card)) => {
+                    card.door.hear();
+                    has_gone = card.is_gone || card.door.has_gone();
+                }
+                (None, None) => {}
             }
+            nudge.iter().for_each(bell::heard_by_card);
             running.tell_of_card();
-            let looks = running.card.as_mut().filter(|_| ears.is_none());
-            let has_gone = is_hung_up || looks.is_some_and(|card| card.is_gone || card.door.has_gone());
             if has_gone {
                 running.lose_card();
             }

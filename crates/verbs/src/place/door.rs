@@ -65,9 +65,10 @@ enum Lends {
 
 /// What a thread waits for.
 pub(super) struct Ears {
-    pub bell: OwnedFd,
-    /// Ready when the engine has gone.
-    pub link: OwnedFd,
+    /// None: it has to look.
+    pub bell: Option<OwnedFd>,
+    /// Ready when the engine has gone; none: it has to look for that ([`Door::has_gone`]), and what was rung is taken by [`Door::hear`].
+    pub link: Option<OwnedFd>,
     pub nudge: Option<Arc<OwnedFd>>,
 }
 
@@ -293,17 +294,28 @@ impl Door {
         }
     }
 
-    /// What a thread waits for; `None`: there is nothing that wakes, and it has to look.
-    pub fn ears(&self) -> Result<Option<Ears>, Errno> {
+    /// Takes what was rung, and was not by a bell as those of a card are.
+    pub fn hear(&mut self) {
+        if let Self::Guest(door) = self {
+            door.frontend.heard();
+        }
+    }
+
+    /// What a thread waits for.
+    pub fn ears(&self) -> Result<Ears, Errno> {
         let copy = |fd: BorrowedFd<'_>| fcntl_dupfd_cloexec(fd, 0);
         match self {
             Self::Card(door) => {
                 let bell = copy(rustix::fd::AsFd::as_fd(&door.bell))?;
-                Ok(Some(Ears { bell, link: copy(door.client.fd())?, nudge: None }))
+                Ok(Ears { bell: Some(bell), link: Some(copy(door.client.fd())?), nudge: None })
             }
             Self::Guest(door) => {
-                let Some([bell, link]) = door.frontend.fds() else { return Ok(None) };
-                Ok(Some(Ears { bell: copy(bell)?, link: copy(link)?, nudge: Some(Arc::clone(&door.nudge)) }))
+                let (bell, link) = match door.frontend.fds() {
+                    Some([bell, link]) => (Some(bell), Some(link)),
+                    None => (door.frontend.bell(), None),
+                };
+                let nudge = Some(Arc::clone(&door.nudge));
+                Ok(Ears { bell: bell.map(copy).transpose()?, link: link.map(copy).transpose()?, nudge })
             }
         }
     }
