@@ -33,7 +33,7 @@ bench: build ## how fast it is, beside DPDK, Open vSwitch, a bare ring and a cac
 soak: build ## kill programs and scribble on their memory for SOAK_SECONDS (default 3600): nothing may leak, nobody be hurt
 	@scripts/soak.sh
 
-build: ## target/release/millrace and millrace-bench, their manual pages, the extension library for libnfb, the socket library, libibverbs.so.1 and librdmacm.so.1
+build: ## target/release/millrace and millrace-bench, their manual pages, the extension library for libnfb, the socket library, libibverbs.so.1, librdmacm.so.1 and libmillrace-memory.so
 	@scripts/setup.sh --build
 	@$(RUN) cargo build --release --locked
 	@ln -f $(BUILT)/libnfb_ext_millrace.so $(BUILT)/libnfb-ext-millrace.so

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes libibverbs.so.1 and librdmacm.so.1 of the archives of crates/verbs and crates/rdmacm: the versions of their symbols take a linker
+# Makes libibverbs.so.1 and librdmacm.so.1 of the archives of crates/verbs and crates/rdmacm, and puts libmillrace-memory.so beside them: the versions of their symbols take a linker
 # script of their own, which cargo would give to the linker beside its own (decision 56).
 #
 #   scripts/link-verbs.sh FOLDER    the folder with libmillrace_verbs.a and libmillrace_rdmacm.a; the libraries go to FOLDER/verbs

@@ -25,7 +25,9 @@ until netstat -ltn | grep -q :18515; do usleep 50000; done
 kill -9 \$!
 $with ibv_rc_pingpong -g 0 -c -n 50 -e >/tmp/pong 2>&1 &
 until netstat -ltn | grep -q :18515; do usleep 50000; done
-$with ibv_rc_pingpong -g 0 -c -n 50 localhost && wait \$! && echo both || tail -n 5 /tmp/pong
+$with ibv_rc_pingpong -g 0 -c -n 50 127.0.0.1 && wait \$!
+echo both \$?
+tail -n 3 /tmp/pong
 $serves
 echo served \$?
 $serves
@@ -49,6 +51,7 @@ configure one "sh $scratch/one.sh"
 configure two "sh $scratch/two.sh"
 zero "xl create $scratch/one.cfg" || fail "xl create: $(zero "tail -n 5 /var/log/xen/*")"
 awaits $one '^both'
+awaits $one '^both 0'
 zero "grep -q '\"event\":\"left\".*domain 1.*\"why\":\"ended\"' /run/backend.out" || fail "a program that was killed: $(zero cat /run/backend.out)"
 echo "two programs of a domain"
 
