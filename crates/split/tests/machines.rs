@@ -255,7 +255,15 @@ fn memory_that_a_program_has_in_its_slice_is_lent_as_it_is() {
     // One connection at a time; the next one has what the first had.
     assert!(Frontend::call_from(&land).err().unwrap().to_string().contains("a connection already"));
     assert!(!guest.has_gone() && guest.bell().is_some());
+    // The backend says in its slice when it is served no more.
+    let (_socket, _, memory) = shared.peer();
+    let word = |peer, at| slice(memory.window(), peer).word64(at).unwrap().load(Ordering::Acquire);
+    let is_program = |peer: &u16| ![0, u64::from_le_bytes(*b"MILLBACK")].contains(&word(*peer, 0));
+    let peer = (0..PEERS).find(is_program).unwrap();
+    let who = word(peer, 0);
+    assert_ne!(word(peer, 24), who);
     drop(guest);
+    until("it is served no more", || word(peer, 24) == who);
     let mut next = Frontend::call_from(&land).unwrap();
     let _next_program = next.join().unwrap();
     let at = next.lend_pages(&land.references(0, 9).unwrap()).unwrap();

@@ -90,9 +90,10 @@ pub fn connect<T>(
     at: &str,
     prepare: impl FnOnce(&Window) -> Result<T, Error>,
 ) -> Result<(IvshmemGrants, Granted, T), Error> {
-    let (endpoint, slices) = join(at)?;
+    let (mut endpoint, slices) = join(at)?;
+    let backend = find_backend(&mut endpoint, &slices, PATIENCE)?;
     let free = Runs(vec![(1, slices.pages as u32 - 1)]);
-    greet(endpoint, &slices, Arc::new(Mutex::new(free)), None, prepare).map_err(|(_, error)| error)
+    greet(endpoint, backend, &slices, Arc::new(Mutex::new(free)), None, prepare)
 }
 
 /// Joins those who share the memory: nobody else of this machine has its slice from now on.
@@ -107,28 +108,24 @@ fn join(at: &str) -> Result<(Endpoint, Slices), Error> {
     Ok((endpoint, slices))
 }
 
-/// Tells the backend of this program. With an error the endpoint comes back, unless it is in what has been dropped.
+/// Tells the backend of this program.
 fn greet<T>(
-    mut endpoint: Endpoint,
+    endpoint: Endpoint,
+    backend: (u16, u64),
     slices: &Slices,
     free: Arc<Mutex<Runs>>,
     home: Option<Arc<Mutex<Option<Endpoint>>>>,
     prepare: impl FnOnce(&Window) -> Result<T, Error>,
-) -> Result<(IvshmemGrants, Granted, T), (Option<Endpoint>, Error)> {
+) -> Result<(IvshmemGrants, Granted, T), Error> {
     let own = endpoint.id();
-    let found = find_backend(&mut endpoint, slices, PATIENCE).and_then(|backend| Ok((backend, slices.head(own)?)));
-    let (backend, head) = match found {
-        Ok(found) => found,
-        Err(error) => return Err((Some(endpoint), error)),
-    };
-    let life = Arc::new(());
+    let (head, life) = (slices.head(own)?, Arc::new(()));
     let counts = Counts { system_calls: 4, ..Counts::default() };
     let (slices, endpoint) = (slices.clone(), Some(endpoint));
     let mut grants =
         IvshmemGrants { endpoint, slices, own, head, backend, free, home, counts, _life: Arc::clone(&life) };
     // From here on the endpoint goes home with what is dropped.
-    let prepared = introduce(&mut grants, &life, prepare).map_err(|error| (None, error))?;
-    Ok((grants, prepared.0, prepared.1))
+    let (control, prepared) = introduce(&mut grants, &life, prepare)?;
+    Ok((grants, control, prepared))
 }
 
 fn introduce<T>(
@@ -208,7 +205,7 @@ impl IvshmemLand {
         prepare: impl FnOnce(&Window) -> Result<T, Error>,
     ) -> Result<(IvshmemGrants, Granted, T), Error> {
         let until = Instant::now() + ENDS;
-        let endpoint = loop {
+        let mut endpoint = loop {
             if let Some(endpoint) = lock(&self.endpoint).take() {
                 break endpoint;
             }
@@ -217,13 +214,16 @@ impl IvshmemLand {
             }
             std::thread::sleep(Duration::from_millis(1));
         };
-        let (free, home) = (Arc::clone(&self.free), Some(Arc::clone(&self.endpoint)));
-        greet(endpoint, &self.slices, free, home, prepare).map_err(|(endpoint, error)| {
-            if let Some(endpoint) = endpoint {
-                *lock(&self.endpoint) = Some(endpoint);
+        match find_backend(&mut endpoint, &self.slices, PATIENCE) {
+            Ok(backend) => {
+                let (free, home) = (Arc::clone(&self.free), Some(Arc::clone(&self.endpoint)));
+                greet(endpoint, backend, &self.slices, free, home, prepare)
             }
-            error
-        })
+            Err(error) => {
+                *lock(&self.endpoint) = Some(endpoint);
+                Err(error)
+            }
+        }
     }
 }
 

@@ -568,7 +568,7 @@ impl Running {
                 libc::EFAULT
             })?,
             // All of it is in the one place that there is.
-            None => Parts::new([(first, end - first)].into_iter()).ok_or(libc::EINVAL)?,
+            None => Parts::new([(first, end - first)]).ok_or(libc::EINVAL)?,
         };
         let bytes = Bytes { parts, skip: (memory.address - first) as u32, len: memory.len, base: memory.base };
         let shown = Shown { reached: reached.as_ref(), pages: (first, end), bytes };
