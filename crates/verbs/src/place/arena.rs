@@ -217,7 +217,7 @@ mod tests {
     fn only_pages_that_have_been_taken_are_shown() {
         let arena = Arena::new(BASE, 1000);
         arena.allocate(1, 1, always).unwrap();
-        let at = |offset: i64| BASE as u64 + offset as u64;
+        let at = |offset: i64| (BASE as u64).wrapping_add_signed(offset);
         assert_eq!(arena.pages_of(at(0), at(1)), Some((0, 1)));
         assert_eq!(arena.pages_of(at(4095), at(4097)), Some((0, 2)));
         assert_eq!(arena.pages_of(at(63 * 4096), at(64 * 4096)), Some((63, 1)));
