@@ -4,7 +4,7 @@
 . "$(dirname "$0")/../lib.sh"
 . "$tests/guest.sh"
 . "$tests/verbs.sh"
-needs rping stdbuf strip
+needs rping stdbuf strip cc
 guest_memory=384M
 pings=10
 
@@ -12,8 +12,10 @@ for library in libibverbs.so.1 librdmacm.so.1 libmillrace-memory.so; do
     [ -e "$verbs_library/$library" ] || skip "$verbs_library/$library has not been built; \`make build\` does that"
     strip -o "$scratch/$library" "$verbs_library/$library"
 done
+[ -e /usr/include/infiniband/verbs.h ] || skip "there is no infiniband/verbs.h (Debian's package libibverbs-dev)"
+cc -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -o "$scratch/own-memory" "$tests/c/own-memory.c" -L"$verbs_library" -l:libibverbs.so.1 -lpthread
 # A server says that it listens, at once and not when it ends.
-guest_has=("$(command -v rping)" "$(command -v ibv_rc_pingpong)" "$(command -v ib_write_bw)" "$scratch"/{libibverbs.so.1,librdmacm.so.1,libmillrace-memory.so}
+guest_has=("$(command -v rping)" "$(command -v ibv_rc_pingpong)" "$(command -v ib_write_bw)" "$scratch"/{libibverbs.so.1,librdmacm.so.1,libmillrace-memory.so,own-memory}
     "$(command -v stdbuf)" /usr/libexec/coreutils/libstdbuf.so)
 socket=$scratch/iv.sock
 background server "$millrace" ivshmem "$socket" --peers 6 --vectors 1 --memory 64 --json
@@ -73,6 +75,11 @@ answers
 at two rping -c -a 198.19.255.253 -C $pings -V
 answered
 echo "one machine reaches another"
+
+# What a program has there, and its children, in pages of a device.
+at two "$scratch/own-memory"
+guest two 'grep -q "have no room in the memory that can be registered" /tmp/client' || fail "it is not said that there is no room: $(guest two cat /tmp/client)"
+echo "memory of a program in a machine"
 
 pongs ibv_rc_pingpong -g 0 -c -n 50
 on_host ibv_rc_pingpong -g 0 -c -n 50 -p "$port" localhost

@@ -5,11 +5,13 @@
 . "$(dirname "$0")/../lib.sh"
 . "$tests/xen.sh"
 . "$tests/verbs.sh"
-needs rping stdbuf
+needs rping stdbuf cc
 for library in libibverbs.so.1 librdmacm.so.1 libmillrace-memory.so; do
     [ -e "$verbs_library/$library" ] || skip "$verbs_library/$library has not been built; \`make build\` does that"
     strip -o "$scratch/$library" "$verbs_library/$library"
 done
+[ -e /usr/include/infiniband/verbs.h ] || skip "there is no infiniband/verbs.h (Debian's package libibverbs-dev)"
+cc -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -o "$scratch/own-memory" "$tests/c/own-memory.c" -L"$verbs_library" -l:libibverbs.so.1 -lpthread
 pings=10
 words="export LD_LIBRARY_PATH=$scratch; ip link set lo up"
 with="LD_PRELOAD=libmillrace-memory.so MILLRACE_VERBS=split=xen"
@@ -28,6 +30,9 @@ until netstat -ltn | grep -q :18515; do usleep 50000; done
 $with ibv_rc_pingpong -g 0 -c -n 50 127.0.0.1 && wait \$!
 echo both \$?
 tail -n 3 /tmp/pong
+echo 4096 >/sys/module/xen_gntalloc/parameters/limit
+$with $scratch/own-memory
+echo own \$?
 $serves
 echo served \$?
 $serves
@@ -38,7 +43,7 @@ $words
 $with $calls
 echo called \$?
 END
-domain_has "$(command -v rping)" "$(command -v ibv_rc_pingpong)" "$scratch"/{libibverbs.so.1,librdmacm.so.1,libmillrace-memory.so,one.sh,two.sh} \
+domain_has "$(command -v rping)" "$(command -v ibv_rc_pingpong)" "$scratch"/{libibverbs.so.1,librdmacm.so.1,libmillrace-memory.so,own-memory,one.sh,two.sh} \
     "$(command -v stdbuf)" /usr/libexec/coreutils/libstdbuf.so
 
 launch_xen
@@ -54,6 +59,10 @@ awaits $one '^both'
 awaits $one '^both 0'
 zero "grep -q '\"event\":\"left\".*domain 1.*\"why\":\"ended\"' /run/backend.out" || fail "a program that was killed: $(zero cat /run/backend.out)"
 echo "two programs of a domain"
+awaits $one '^own'
+awaits $one '^own 0'
+zero "grep -q 'have no room in the memory that can be registered' $one" || fail "it is not said that there is no room: $(zero cat $one)"
+echo "memory of a program in a domain"
 
 awaits $one rdma_listen
 zero "xl create $scratch/two.cfg" || fail "xl create: $(zero "tail -n 5 /var/log/xen/*")"
