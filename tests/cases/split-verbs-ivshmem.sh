@@ -53,6 +53,7 @@ calls() {
     done
     ended "$server" 60
     [ "$code" -eq 0 ] || fail "the server of $* ended with $code: $(tail -n 3 "$scratch"/server.{out,log})"
+    ! grep -h -A 1 panicked "$scratch"/{client,server}.log || fail "a panic in $*"
 }
 serves rping -s -C 20 -V
 calls rping -c -a 198.19.255.253 -C 20 -V

@@ -67,7 +67,9 @@ pub fn signal(event: impl AsFd) {
 /// The same. `false`: the system has nothing left to do it with (`fs.aio-max-nr`), which may be different later.
 #[cold]
 pub fn try_signal(event: impl AsFd) -> bool {
-    SIGNALS.with_borrow_mut(|signals| signals.send(event.as_fd(), Requests::new))
+    let done = SIGNALS.try_with(|signals| signals.borrow_mut().send(event.as_fd(), Requests::new));
+    // At the end of a thread, and of a program, its own have gone: some for this signal.
+    done.unwrap_or_else(|_| Signals { requests: None, skipped: 0 }.send(event.as_fd(), Requests::new))
 }
 
 #[cfg(test)]
@@ -124,6 +126,27 @@ mod tests {
         });
         let (skipped, number) = wait.recv_timeout(Duration::from_secs(60)).expect("signals that return");
         assert_eq!((skipped, number), (0, Some(1)));
+    }
+
+    #[test]
+    fn a_thread_that_ends_may_still_signal() {
+        struct AtEnd(RefCell<Option<OwnedFd>>);
+        impl Drop for AtEnd {
+            fn drop(&mut self) {
+                assert!(SIGNALS.try_with(|_| ()).is_err(), "what a thread signals with goes before this");
+                self.0.take().iter().for_each(signal);
+            }
+        }
+        thread_local!(static LAST: AtEnd = const { AtEnd(RefCell::new(None)) });
+        let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let (theirs, other) = (event.try_clone().unwrap(), eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+        let thread = std::thread::spawn(move || {
+            // What was used first goes last.
+            LAST.with(|last| last.0.replace(Some(theirs)));
+            signal(&other);
+        });
+        thread.join().unwrap();
+        assert_eq!(read(&event), Some(1));
     }
 
     #[test]
