@@ -327,7 +327,9 @@ fn take_over(predecessor: &Predecessor, ready: &mut [(Box<Server>, Launch)]) -> 
     });
     match taken.and_then(|()| predecessor.take()) {
         Ok(()) => {
-            ready.iter().for_each(|(server, _)| server.go_on());
+            for direction in [Direction::Rx, Direction::Tx] {
+                ready.iter().for_each(|(server, _)| server.go_on(direction));
+            }
             Ok(())
         }
         Err(why) => {

@@ -271,9 +271,9 @@ impl Server {
         self.connection.as_ref().is_none_or(|connection| connection.session.is_drained())
     }
 
-    /// Has frozen queues served.
-    pub fn go_on(&self) {
-        if self.connection.as_ref().is_some_and(|connection| !connection.session.go_on()) {
+    /// Has frozen queues of one direction served: of all functions those first that receive.
+    pub fn go_on(&self, direction: Direction) {
+        if self.connection.as_ref().is_some_and(|connection| !connection.session.go_on(direction)) {
             notice::warn(format!(
                 "{}: a worker does not answer, and queues of the machine stand still",
                 self.path.display()

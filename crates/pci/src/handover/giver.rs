@@ -221,8 +221,10 @@ fn stop(all: &mut [Borrowed]) -> Result<(), String> {
 
 /// Everything goes on as before.
 fn resume(all: Vec<Borrowed>) {
+    for direction in [Direction::Rx, Direction::Tx] {
+        all.iter().for_each(|borrowed| borrowed.server.go_on(direction));
+    }
     for Borrowed { server, give_back } in all {
-        server.go_on();
         // Its thread waits for it.
         let _ = give_back.send(server);
     }

@@ -4,7 +4,6 @@ use super::Session;
 use crate::handover::{Fds, SavedMachine, SavedStream, hex};
 use millrace_abi::control::QueueState;
 use millrace_abi::queue::{Direction, QueueId};
-use millrace_card::Card;
 use rustix::fd::AsFd;
 
 impl Session {
@@ -33,10 +32,11 @@ impl Session {
         self.locked.iter().all(|&id| self.function.driver.card().is_drained(id))
     }
 
-    /// Has those of its queues served (again) that are frozen, or were frozen in another card. `false`: a worker does not answer.
-    pub fn go_on(&self) -> bool {
-        let card: &Card = self.function.driver.card();
-        self.locked.iter().filter(|id| !card.go_on(**id)).count() == 0
+    /// Has those of its queues of one direction served (again) that are frozen, or were frozen in another card. `false`: a worker does not answer.
+    pub fn go_on(&self, direction: Direction) -> bool {
+        let card = self.function.driver.card();
+        let all = self.locked.iter().filter(|id| id.direction == direction);
+        all.filter(|id| !card.go_on(**id)).count() == 0
     }
 
     /// All of it, with the connection that it is reached by.
