@@ -15,9 +15,10 @@
 //!
 //! Whatever goes wrong before `yours` is sent, the card that runs goes on as before; and the next one touches nothing of a machine before it has come.
 //!
-//! * `state`: the words. `wire`: messages and descriptors. `giver`: the card that runs. `taker`: the next one.
+//! * `state`: the words; those of a machine are made and read by `session`. `ports`: those of the MACs. `wire`: messages and descriptors. `giver`: the card that runs. `taker`: the next one.
 
 mod giver;
+pub(crate) mod ports;
 mod state;
 mod taker;
 mod wire;

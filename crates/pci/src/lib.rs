@@ -318,11 +318,14 @@ fn parts(
 
 /// Takes the machines of another card over.
 fn take_over(predecessor: &Predecessor, ready: &mut [(Box<Server>, Launch)]) -> Result<(), TakeOverError> {
-    let taken = predecessor.prepare().and_then(|(functions, mut fds)| {
-        if functions.len() != ready.len() {
+    let taken = predecessor.prepare().and_then(|(card, mut fds)| {
+        if card.functions.len() != ready.len() {
             return Err("it has another number of functions".to_owned());
         }
-        let all = ready.iter_mut().zip(&functions);
+        if let Some((server, _)) = ready.first() {
+            handover::ports::restore(server.card(), &card.ports);
+        }
+        let all = ready.iter_mut().zip(&card.functions);
         all.into_iter().try_for_each(|((server, _), saved)| server.restore(saved.as_ref(), &mut fds))
     });
     match taken.and_then(|()| predecessor.take()) {

@@ -9,6 +9,7 @@ use crate::session::{Function, Session};
 use crate::wire::stream::{Came, Stream};
 use millrace_abi::queue::Direction;
 use millrace_callers::{Call, Caller, Closer, Entrance, WAITS};
+use millrace_card::Card;
 use millrace_port::notice;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -76,6 +77,10 @@ impl Server {
         }
         let (connection, graves, pause) = (None, Vec::new(), None);
         Ok(Self { function, entrance, path, stop, asks, calls, called, connection, graves, pause })
+    }
+
+    pub fn card(&self) -> &Card {
+        self.function.driver.card()
     }
 
     fn counting(&self) -> &Counting {

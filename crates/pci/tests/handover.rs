@@ -96,6 +96,8 @@ fn seen(machine: &mut Machine) -> Vec<Vec<u8>> {
     read(CONFIGURATION, 0, 4096);
     read(pci::MSIX_BAR, 0, 8192);
     read(pci::REGISTERS_BAR, 0, 0x100);
+    let mac = millrace_abi::register::map::Component::RxMac(0).base().unwrap();
+    read(pci::REGISTERS_BAR, mac.into(), 0x100);
     for id in [QueueId::rx(0), QueueId::tx(0), QueueId::rx(1), QueueId::tx(1)] {
         let base = millrace_abi::register::map::dma_base(id).unwrap();
         read(pci::REGISTERS_BAR, base.into(), 0x80);
@@ -115,6 +117,9 @@ fn a_machine_finds_everything_as_it_was() {
     // One that has stopped, and keeps what was written.
     Queue::start(&mut machine, QueueId::tx(1), 2 * super::driver::ROOM).unwrap().stop(&mut machine);
     machine.write64(m::DESC_BASE.at(millrace_abi::register::map::dma_base(QueueId::rx(1)).unwrap()), 0x1234_5000);
+    let mac = millrace_abi::register::map::Component::RxMac(0).base().unwrap();
+    machine.write64(mac + 0x88, 0x1_0203_0405_0607);
+    machine.write32(mac + 0x34, 9000);
     machine.write32(0x1c, 0xdead_beef);
     machine.write_config(0x10, &[0xff; 4]);
     machine.client.region_write(pci::MSIX_BAR, 0, &[0x11; 16]).unwrap();
@@ -122,11 +127,13 @@ fn a_machine_finds_everything_as_it_was() {
     let fds = events.each_ref().map(AsRawFd::as_raw_fd);
     machine.client.set_irqs(2, 0x20 | 4, 0, 4, &fds).unwrap();
     machine.client.set_irqs(2, 0x08 | 1, 0, 1, &[]).unwrap();
+    // One that waited came when there was an event for it.
+    let waited = served.counters(0).pending_interrupts;
     assert!(rx.sleep(&machine));
     assert!(tx.send(&machine, &frame(0)));
     tx.ring(&mut machine);
-    served.wait_for(0, "an interrupt that waits", |counters| counters.pending_interrupts > 0);
-    assert_eq!(rx.take(&mut machine), Some(frame(0)));
+    served.wait_for(0, "an interrupt that waits", |counters| counters.pending_interrupts == waited + 1);
+    wait_until("the frame that it is about", || rx.take(&mut machine) == Some(frame(0)));
     let clear = |event: &rustix::fd::OwnedFd| rustix::io::read(event, &mut [0; 8]).is_ok();
     events.iter().for_each(|event| while clear(event) {});
     // The worker has fallen asleep, or not: that is not the machine's.

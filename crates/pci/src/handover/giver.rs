@@ -1,5 +1,6 @@
 //! The card that runs: a thread that waits for the next one.
 
+use super::ports;
 use super::state::{Fds, SavedCard, VERSION, check_version};
 use super::wire::{Asked, Said, Talk};
 use crate::server::Server;
@@ -194,7 +195,9 @@ fn give(talk: &Talk, all: &mut [Borrowed], until: Instant) -> Result<usize, Stri
     let mut fds = Fds::default();
     let functions = all.iter().map(|borrowed| borrowed.server.save(&mut fds)).collect::<Result<Vec<_>, _>>()?;
     let machines = functions.iter().flatten().count();
-    let state = serde_json::to_vec(&SavedCard { version: VERSION, functions }).map_err(|error| error.to_string())?;
+    let ports = all.first().map_or_else(Vec::new, |borrowed| ports::save(borrowed.server.card()));
+    let state =
+        serde_json::to_vec(&SavedCard { version: VERSION, ports, functions }).map_err(|error| error.to_string())?;
     talk.send_state(&state, &fds.0, until)?;
     match talk.receive(until)?.0 {
         Asked::Taken => {}

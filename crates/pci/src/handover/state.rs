@@ -11,6 +11,8 @@ pub(crate) const VERSION: u32 = 1;
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SavedCard {
     pub version: u32,
+    /// Registers of its MACs: addresses and values.
+    pub ports: Vec<(u32, u32)>,
     /// In order: the machine that has each.
     pub functions: Vec<Option<SavedMachine>>,
 }
@@ -150,7 +152,7 @@ mod tests {
 
     #[test]
     fn another_version_is_refused_and_it_is_said_what_to_do() {
-        assert!(read(br#"{"version":1,"functions":[null]}"#).is_ok());
+        assert!(read(br#"{"version":1,"ports":[[1,2]],"functions":[null]}"#).is_ok());
         for text in [r#"{"version":2,"functions":[]}"#, r#"{"functions":[]}"#, r#"{"version":"1"}"#] {
             let said = read(text.as_bytes()).unwrap_err();
             assert!(said.contains("use the `millrace`"), "{said}");

@@ -1,7 +1,7 @@
 //! The next card: it asks the one that runs for everything.
 
 use super::path_beside;
-use super::state::{SavedMachine, TakenFds, VERSION, check_version, read};
+use super::state::{SavedCard, TakenFds, VERSION, check_version, read};
 use super::wire::{Asked, Said, Talk};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -59,11 +59,11 @@ impl Predecessor {
     }
 
     /// Has it stop, and takes what it says of its machines. From now on they wait.
-    pub fn prepare(&self) -> Result<(Vec<Option<SavedMachine>>, TakenFds), String> {
+    pub fn prepare(&self) -> Result<(SavedCard, TakenFds), String> {
         let until = Instant::now() + PATIENCE;
         self.talk.send(&Asked::Prepare, &[], until)?;
         let (state, fds) = self.talk.receive_state(until)?;
-        Ok((read(&state)?.functions, fds))
+        Ok((read(&state)?, fds))
     }
 
     /// Everything is taken. Once this returns without an error it is ours.
