@@ -33,8 +33,8 @@ impl Card {
         self.bus().queue(id).is_some_and(|queue| queue.is_to_resume())
     }
 
-    /// Whether a queue is held. After a START of one that was to be: with what else was said of it.
-    pub fn is_held(&self, id: QueueId, saved: &SavedQueue) -> bool {
+    /// After the START of a queue that was to be held: takes over what else was said of it. `false`: it is not held.
+    pub fn settle(&self, id: QueueId, saved: &SavedQueue) -> bool {
         self.bus().queue(id).is_some_and(|queue| {
             queue.settle(saved);
             queue.is_held()

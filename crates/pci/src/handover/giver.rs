@@ -46,7 +46,8 @@ impl Asks {
     }
 
     fn ask(&self) -> Waiting {
-        let ((to, from), (give_back, back)) = (sync_channel(1), sync_channel(1));
+        // Nothing lies in the first one: what is sent has been received, or comes back to who sends it.
+        let ((to, from), (give_back, back)) = (sync_channel(0), sync_channel(1));
         *self.ask.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ask { to, back });
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         (from, give_back)
@@ -191,7 +192,7 @@ impl Giver {
 
 /// Stops everything, says how it stands, and waits until that is taken over.
 fn give(talk: &Talk, all: &mut [Borrowed], until: Instant) -> Result<usize, String> {
-    stop(all)?;
+    let is_drained = stop(all)?;
     let mut fds = Fds::default();
     let functions = all.iter().map(|borrowed| borrowed.server.save(&mut fds)).collect::<Result<Vec<_>, _>>()?;
     let machines = functions.iter().flatten().count();
@@ -206,20 +207,29 @@ fn give(talk: &Talk, all: &mut [Borrowed], until: Instant) -> Result<usize, Stri
     }
     // From here on it is the other's: who has died before this does not get it.
     talk.send(&Said::Yours, &[], Instant::now() + PATIENCE)?;
+    if !is_drained {
+        notice::warn(
+            "frames that waited for room in a queue of a machine, or came from another worker, are lost".to_owned(),
+        );
+    }
     Ok(machines)
 }
 
-/// What machines send stops first, then what is on its way comes to where it goes, then what they receive stops.
-fn stop(all: &mut [Borrowed]) -> Result<(), String> {
+/// What machines send stops first, then what is on its way comes to where it goes, then what they receive stops. `false`: something is still on its way.
+fn stop(all: &mut [Borrowed]) -> Result<bool, String> {
     all.iter().try_for_each(|borrowed| borrowed.server.freeze(Direction::Tx))?;
     let until = Instant::now() + DRAINS;
-    while !all.iter().all(|borrowed| borrowed.server.is_drained()) && Instant::now() < until {
+    let is_drained = loop {
+        let is_drained = all.iter().all(|borrowed| borrowed.server.is_drained());
+        if is_drained || Instant::now() >= until {
+            break is_drained;
+        }
         std::thread::sleep(Duration::from_millis(1));
-    }
+    };
     all.iter().try_for_each(|borrowed| borrowed.server.freeze(Direction::Rx))?;
     // What workers have called for is an interrupt, or waits as one.
     all.iter_mut().for_each(|borrowed| borrowed.server.take_all_calls());
-    Ok(())
+    Ok(is_drained)
 }
 
 /// Everything goes on as before.

@@ -58,7 +58,7 @@ impl Session {
         let start = (saved.control | medusa::CONTROL_START).to_le_bytes();
         let started = self.client().and_then(|client| client.write(control, &start).map_err(|_| rustix::io::Errno::IO));
         started.map_err(|errno| failed(&format!("cannot be started: {errno}")))?;
-        if !card.is_held(id, saved) {
+        if !card.settle(id, saved) {
             let why = card.refusal(id).map_or("nobody says why".to_owned(), |why| why.to_string());
             return Err(failed(&format!("cannot go on: {why}")));
         }
