@@ -84,12 +84,7 @@ impl Session {
     }
 
     /// With this BAR 2.
-    fn over(
-        function: Arc<Function>,
-        (pid, uid): (u32, u32),
-        doorbells: Region,
-        doorbells_fd: Arc<OwnedFd>,
-    ) -> Self {
+    fn over(function: Arc<Function>, (pid, uid): (u32, u32), doorbells: Region, doorbells_fd: Arc<OwnedFd>) -> Self {
         let vectors = function.vectors();
         let identity = Identity {
             tree: function.tree.clone(),
