@@ -27,6 +27,8 @@ pub struct Listener {
     device: u64,
     inode: u64,
     socket: Option<OwnedFd>,
+    // Whether the socket goes with this.
+    is_ours: bool,
 }
 
 impl Listener {
@@ -82,12 +84,23 @@ impl Listener {
         }
         let (device, inode) = std::fs::symlink_metadata(&path).map_or((0, 0), |found| (found.dev(), found.ino()));
         // From here on it is removed when something fails.
-        let mut own = Self { path, device, inode, socket: None };
+        let mut own = Self { path, device, inode, socket: None, is_ours: true };
         // Who calls has to wait with descriptors until he is let in, if the system can do that.
         let _ = refuse_descriptors(&socket);
         listen(&socket, BACKLOG)?;
         own.socket = Some(socket);
         Ok(own)
+    }
+
+    /// A socket that another process listens at, and has handed over: until it is [taken](Self::keep) it stays where it is when this is dropped.
+    pub fn handed_over(path: PathBuf, socket: OwnedFd) -> Self {
+        let (device, inode) = std::fs::symlink_metadata(&path).map_or((0, 0), |found| (found.dev(), found.ino()));
+        Self { path, device, inode, socket: Some(socket), is_ours: false }
+    }
+
+    /// Whether the socket at the path is removed when this is dropped, from now on: another process has it, or had it.
+    pub fn keep(&mut self, is_ours: bool) {
+        self.is_ours = is_ours;
     }
 
     /// Which socket it is, whatever it is called: the numbers of its file system, and there.
@@ -118,7 +131,9 @@ fn bind_as(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> Result<(),
 impl Drop for Listener {
     fn drop(&mut self) {
         // Another card may have taken the place since somebody removed our socket.
-        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.socket()) {
+        if self.is_ours
+            && std::fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.socket())
+        {
             let _ = std::fs::remove_file(&self.path);
         }
     }

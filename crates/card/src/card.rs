@@ -407,6 +407,17 @@ impl Card {
         self.bus.tsu.timebase().at(Ticks::now()).total_nanoseconds()
     }
 
+    pub(crate) fn bus(&self) -> &Bus {
+        &self.bus
+    }
+
+    /// Does something with a queue, whose worker stays the same meanwhile; `false`: there is none.
+    pub(crate) fn with_queue(&self, id: QueueId, f: impl FnOnce(&Queue, &Mailbox) -> bool) -> bool {
+        let _stay = self.bus.affinity.stay();
+        let (Some(queue), Some(mailbox)) = (self.bus.queue(id), self.bus.affinity.mailbox(id)) else { return false };
+        f(queue, mailbox)
+    }
+
     /// Has the worker of a queue carry out a command.
     fn ask(&self, id: QueueId, command: Command) -> Option<Answer> {
         let _stay = self.bus.affinity.stay();

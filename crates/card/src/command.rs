@@ -1,5 +1,6 @@
 //! What the control side tells a worker, by way of a [`crate::mailbox`].
 
+use crate::counters::Counts;
 use crate::engine::{RxEngine, TxEngine};
 use crate::opener::Opener;
 use crate::schedule::PortSchedule;
@@ -17,6 +18,17 @@ pub(crate) enum Command {
     StartRx(u32, Box<RxEngine>, Option<Box<Reclaimer>>, Vec<Opener>, bool),
     /// The queue stops at once, drained or not; its engine and openers come back with the answer.
     Halt(QueueId),
+    /// The queue is not served any more, and its software is told nothing: its engine and openers come back with the answer. Frames of a TX queue that
+    /// wait elsewhere go on waiting.
+    Freeze(QueueId),
+    /// A queue that was frozen, here or in another card, is served again; its software is told nothing.
+    GoOnTx(u32, Box<TxEngine>, Vec<Opener>),
+    /// The same of an RX queue, and whether it drops when there is no room.
+    GoOnRx(u32, Box<RxEngine>, Vec<Opener>, bool),
+    /// Whether no frame of a frozen TX queue waits, and none from another worker.
+    IsDrained(QueueId),
+    /// A queue has counted so much before it came to this card.
+    AddCounts(QueueId, Box<Counts>),
     /// One more opener of a running queue; with a cursor, if it is a subscriber.
     Join(QueueId, Opener, Option<(Laggard, Arc<Losses>)>),
     /// One opener less.
@@ -67,9 +79,12 @@ impl Command {
     pub fn lateness(&self) -> Lateness {
         match self {
             Command::StartTx(..) | Command::StartRx(..) => Lateness::Withdraw,
+            Command::Freeze(_) | Command::GoOnTx(..) | Command::GoOnRx(..) | Command::AddCounts(..) => {
+                Lateness::Withdraw
+            }
             Command::Join(..) | Command::SetCall(..) | Command::AddRing(..) | Command::Tap(_) => Lateness::Withdraw,
             Command::Halt(_) | Command::Leave(..) | Command::DropRing(..) | Command::Untap(_) => Lateness::Leave,
-            Command::Look(_) | Command::Pass | Command::Exit => Lateness::Leave,
+            Command::Look(_) | Command::IsDrained(_) | Command::Pass | Command::Exit => Lateness::Leave,
             Command::Detach(..)
             | Command::Adopt(..)
             | Command::Shape(..)

@@ -82,6 +82,26 @@ impl Counts {
         self.dropped_bytes += bytes as u64;
     }
 
+    /// What was counted elsewhere before; not the pointers.
+    pub fn add(&mut self, before: &Self) {
+        let (now, more, pointers) = (self.to_words(), before.to_words(), self.pointers);
+        let mut sum = now;
+        sum.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.saturating_add(more));
+        *self = Self { pointers, ..Self::from_words(sum) };
+    }
+
+    /// As words, for another card.
+    pub fn save(self) -> Vec<u64> {
+        self.to_words().to_vec()
+    }
+
+    /// From the words of another card, which may know fewer or more of them.
+    pub fn restore(words: &[u64]) -> Self {
+        let mut all = [0; WORDS];
+        all.iter_mut().zip(words).for_each(|(to, from)| *to = *from);
+        Self::from_words(all)
+    }
+
     pub fn dropped(&self) -> u64 {
         self.drops.iter().fold(0, |sum, &count| sum.saturating_add(count))
     }

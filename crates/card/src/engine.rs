@@ -1,6 +1,7 @@
 //! The card's half of a ring, whichever protocol it speaks.
 
 use crate::pass_clock::PassClock;
+use millrace_abi::handover::RingPlace;
 use millrace_dma::Span;
 use millrace_ring::{EngineFault, FrameSink, RxOutcome, Served, calypte, dd, medusa, sze};
 use std::sync::Arc;
@@ -123,6 +124,27 @@ impl TxEngine {
         }
     }
 
+    /// Where the ring stands, for another card that goes on with it. `None`: it cannot.
+    pub fn place(&self) -> Option<RingPlace> {
+        match self {
+            TxEngine::Sze(engine) => Some(engine.place()),
+            TxEngine::Medusa(engine) => Some(engine.place()),
+            // Its buffers are of the card that is left.
+            TxEngine::Calypte(_) => None,
+            TxEngine::Dd(engine) => engine.resting_place(),
+        }
+    }
+
+    /// Goes on from there, before anything was served.
+    pub fn resume(&mut self, place: &RingPlace) {
+        match self {
+            TxEngine::Sze(engine) => engine.resume(place),
+            TxEngine::Medusa(engine) => engine.resume(place),
+            TxEngine::Calypte(_) => {}
+            TxEngine::Dd(engine) => engine.resume(place),
+        }
+    }
+
     /// HW or HDP, and 0 or HHP; DD: HEAD and DONE.
     pub fn pointers(&self) -> [u32; 2] {
         match self {
@@ -183,6 +205,26 @@ impl RxEngine {
             RxEngine::Medusa(engine) => engine.iotlb().counts(),
             RxEngine::Calypte(_) => (0, 0),
             RxEngine::Dd(engine) => engine.iotlb().counts(),
+        }
+    }
+
+    /// As for TX, when everything is published.
+    pub fn place(&self) -> Option<RingPlace> {
+        match self {
+            RxEngine::Sze(engine) => Some(engine.place()),
+            RxEngine::Medusa(engine) => Some(engine.place()),
+            RxEngine::Calypte(_) => None,
+            RxEngine::Dd(engine) => engine.resting_place(),
+        }
+    }
+
+    /// Goes on from there, before anything was delivered.
+    pub fn resume(&mut self, place: &RingPlace) {
+        match self {
+            RxEngine::Sze(engine) => engine.resume(place),
+            RxEngine::Medusa(engine) => engine.resume(place),
+            RxEngine::Calypte(_) => {}
+            RxEngine::Dd(engine) => engine.resume(place),
         }
     }
 

@@ -33,6 +33,7 @@ mod command;
 mod counters;
 mod engine;
 mod flows;
+mod handover;
 mod loans;
 mod lost_worker;
 mod mac;

@@ -229,6 +229,7 @@ mod tests {
 
     const DONE: Answer = Answer {
         done: true,
+        discard: false,
         tx: Vec::new(),
         rx: None,
         reclaimer: None,

@@ -250,6 +250,15 @@ impl Worker {
             Command::Halt(queue) => {
                 return if shard.has(queue) { shard.halt(queue, sleep, turns) } else { done(false) };
             }
+            Command::Freeze(queue) => return shard.freeze(queue, sleep, turns),
+            Command::GoOnTx(index, engine, openers) => {
+                return done(shard.go_on_tx(index, engine, openers, sleep, turns));
+            }
+            Command::GoOnRx(index, engine, openers, discard) => {
+                return done(shard.go_on_rx(index, engine, openers, discard, sleep, turns));
+            }
+            Command::IsDrained(queue) => return done(shard.is_drained(queue)),
+            Command::AddCounts(queue, counts) => return done(shard.add_counts(queue, &counts)),
             Command::Join(queue, opener, cursor) => return done(shard.join(queue, opener, cursor, sleep, turns)),
             Command::Leave(queue, id) => {
                 let openers: Vec<_> = shard.leave(queue, id, sleep, turns).into_iter().collect();

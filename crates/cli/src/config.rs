@@ -51,9 +51,10 @@ const NOT_OF_ROUTERS: [(&str, &str); 12] = [
 ];
 
 /// Options of `card` that a file cannot set, and why.
-const NOT_OF_CARDS: [(&str, &str); 11] = [
+const NOT_OF_CARDS: [(&str, &str); 12] = [
     ("config", "a file names no other file"),
     ("until-eof", "whoever starts the card says how long it lives"),
+    ("take-over", "whoever starts the card says whether another one runs"),
     ("json", "whoever reads the output says how it is written"),
     ("help", "it is a question"),
     ("version", "it is a question"),

@@ -13,7 +13,7 @@ use millrace_flow::language::RuleFile;
 use millrace_hosted::{Server as Messages, Start as StartMessages};
 use millrace_link::{Link, LinkError, Wanted};
 use millrace_message::hosted;
-use millrace_pci::Functions;
+use millrace_pci::{Functions, PciError};
 use millrace_rdma::number::Gid;
 use millrace_rdma::served::Quota;
 use millrace_rdma::wire::Format;
@@ -38,6 +38,31 @@ impl Daemon {
         Ok(Self { driver: Arc::new(driver) })
     }
 
+    /// The same of a card that takes over from another, and listens when it has.
+    pub fn start_unheard(options: &CardOptions, policy: Policy, rules: &RuleFile) -> Result<Self, Failure> {
+        let card =
+            stop::at_once(|| Card::with_rules(options, rules)).map_err(|error| Failure::Usage(error.to_string()))?;
+        let driver = Driver::unheard(card, policy).map_err(|error| Failure::Usage(error.to_string()))?;
+        Ok(Self { driver: Arc::new(driver) })
+    }
+
+    /// Listens in the place of the card from which this one has taken over. Machines have it by then, so that it goes on without as well.
+    pub fn listen_on(&self, socket: OwnedFd, path: &Path) {
+        if let Err(error) = self.driver.listen_on(socket, path) {
+            millrace_tool::output::note(format!("programs cannot reach this card: {error}"));
+        }
+    }
+
+    /// What it listens at, for the card after it.
+    pub fn listener(&self) -> std::io::Result<Option<OwnedFd>> {
+        self.driver.listener()
+    }
+
+    /// Another card listens there now.
+    pub fn leave_socket(&self) {
+        self.driver.leave_socket();
+    }
+
     /// Which socket it listens on.
     pub fn socket(&self) -> Option<SocketIdentity> {
         self.driver.socket()
@@ -54,6 +79,30 @@ impl PciFunctions {
         functions.map(Self).map_err(|error| Failure::Usage(format!("--vfio-user: {error}")))
     }
 
+    /// Asks the card that listens there for what it has, which it goes on with until [`PciFunctions::start`]; returns what it listens at for programs, too.
+    pub fn take_over(
+        options: &CardOptions,
+        path: &Path,
+        count: u32,
+        listen: &Path,
+    ) -> Result<(Self, Option<OwnedFd>), Failure> {
+        let taken = Functions::take_over(options, path, count, Some(&known_everywhere(listen.to_owned())));
+        let (functions, socket) = taken.map_err(|error| Failure::Usage(error.to_string()))?;
+        Ok((Self(functions), socket))
+    }
+
+    /// What the card listens at for programs goes to the card that takes over from this one, too.
+    pub fn listen_also(&mut self, path: &Path, socket: std::io::Result<Option<OwnedFd>>) -> Result<(), Failure> {
+        let socket = socket.map_err(|error| Failure::Usage(format!("--vfio-user: {error}")))?;
+        socket.into_iter().for_each(|socket| self.0.listens_also(&known_everywhere(path.to_owned()), socket));
+        Ok(())
+    }
+
+    /// Whether another card has taken over.
+    pub fn are_given(&self) -> bool {
+        self.0.are_given()
+    }
+
     /// Which sockets they are.
     pub fn sockets(&self) -> impl Iterator<Item = (&Path, SocketIdentity)> {
         self.0.sockets().map(|(path, (device, inode))| (path, SocketIdentity { device, inode }))
@@ -61,7 +110,12 @@ impl PciFunctions {
 
     /// Serves machines.
     pub fn start(&mut self, daemon: &Daemon) -> Result<(), Failure> {
-        self.0.start(&daemon.driver).map_err(|error| Failure::Usage(format!("--vfio-user: {error}")))
+        self.0.start(&daemon.driver).map_err(|error| {
+            Failure::Usage(match error {
+                PciError::TakeOver(error) => format!("--take-over: {error}"),
+                error => format!("--vfio-user: {error}"),
+            })
+        })
     }
 
     /// Where they are, in order.

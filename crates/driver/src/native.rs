@@ -104,7 +104,10 @@ pub(crate) fn attach(card: &Card, id: QueueId, own: &Own) -> Result<(), StartErr
     };
     let word = |at| control.word64(at).map_err(|_| refused());
     word(MAGIC_AT)?.store(MAGIC, Ordering::Relaxed);
-    word(DOORBELL_AT)?.store(pointers(card, id), Ordering::Relaxed);
+    // One that goes on where another card has stopped has been rung meanwhile.
+    if !card.is_to_resume(id) {
+        word(DOORBELL_AT)?.store(pointers(card, id), Ordering::Relaxed);
+    }
     // Nobody kicks through this opener: it says when the worker sleeps, so that a doorbell register wakes it only then.
     let opener = Opener { id: 0, owner, control: control.clone(), kick: None, call };
     card.attach(id, Attachment { domain, control, reclaimer: None, openers: vec![opener], buffers: None })

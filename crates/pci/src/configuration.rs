@@ -73,6 +73,19 @@ impl Configuration {
         *self = Self::new(core::mem::replace(&mut self.identity, none));
     }
 
+    /// All of it.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..]
+    }
+
+    /// What software has written into the space of another card's function; of everything else this one's is true.
+    pub fn restore(&mut self, bytes: &[u8]) {
+        for (at, &byte) in bytes.iter().enumerate().take(SIZE) {
+            self.bytes[at] = self.bytes[at] & !self.mask[at] | byte & self.mask[at];
+        }
+        self.show_words();
+    }
+
     /// Whether the function may reach memory.
     pub fn is_master(&self) -> bool {
         self.get16(COMMAND) & BUS_MASTER != 0

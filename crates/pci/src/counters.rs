@@ -45,6 +45,8 @@ macro_rules! counters {
 counters! {
     /// Machines that connected.
     connections,
+    /// Machines that another card has handed over.
+    taken_over,
     /// Connections that were turned away, because the function has a machine already.
     turned_away,
     /// Connections that were turned away, because of the user at the other end.

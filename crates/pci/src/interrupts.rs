@@ -4,6 +4,7 @@
 //! send: it is tried again, since whoever sleeps until it comes would sleep for ever.
 
 use crate::counters::{Counting, count};
+use crate::handover::{Fds, SavedVector, TakenFds};
 use crate::wire::message::{Action, Data, MSIX, SetInterrupts};
 use millrace_port::{Bell, check_event};
 use rustix::fd::OwnedFd;
@@ -33,6 +34,36 @@ impl Interrupts {
     pub fn new(vectors: u32, uid: u32) -> Self {
         let vectors = (0..vectors).map(|_| Vector::default()).collect();
         Self { vectors, uid, unsent: false, send: Bell::try_ring }
+    }
+
+    /// All in words; events as [`Fds::add`] has numbered them.
+    pub fn save<'s>(&'s self, fds: &mut Fds<'s>) -> Vec<SavedVector> {
+        let save = |vector: &'s Vector| SavedVector {
+            event: vector.event.as_ref().and_then(|event| event.fd()).map(|event| fds.add(event)),
+            masked: vector.masked,
+            pending: vector.pending,
+        };
+        self.vectors.iter().map(save).collect()
+    }
+
+    /// As they were in another card. One that the system could not send there is tried again here.
+    pub fn restore(saved: &[SavedVector], uid: u32, fds: &mut TakenFds) -> Result<Self, String> {
+        let mut all = Self::new(saved.len() as u32, uid);
+        for (vector, saved) in all.vectors.iter_mut().zip(saved) {
+            let event = saved.event.map(|event| fds.take(event)).transpose()?;
+            if event.as_ref().is_some_and(|event| check_event(event).is_err()) {
+                return Err("the event of an interrupt is none".to_owned());
+            }
+            vector.event = event.map(|event| Bell::event(uid, event));
+            (vector.masked, vector.pending) = (saved.masked, saved.pending);
+            all.unsent |= vector.pending && !vector.masked && vector.event.is_some();
+        }
+        Ok(all)
+    }
+
+    /// Whose machine it is.
+    pub fn uid(&self) -> u32 {
+        self.uid
     }
 
     /// What there are of a kind.

@@ -15,12 +15,14 @@
 //! ```
 //!
 //! * `share`: what part of the card a function has. `configuration`, `tree`: what its driver finds.
+//! * `handover`: another card takes over from this one while machines run.
 //! * `wire`: messages. `server`: the thread. `session`: a machine that has the function. `memory`, `interrupts`: what is its.
 #![forbid(unsafe_code)]
 
 mod books;
 mod configuration;
 mod counters;
+mod handover;
 mod interrupts;
 mod memory;
 mod server;
@@ -30,11 +32,13 @@ mod tree;
 mod wire;
 
 pub use counters::Counters;
+pub use handover::TakeOverError;
 pub use share::ShareError;
 pub use tree::TreeError;
 
 use books::Books;
 use counters::Counting;
+use handover::{Asks, Giver, Predecessor};
 use millrace_abi::name::CardOptions;
 use millrace_abi::queue::Direction;
 use millrace_abi::stats::FunctionStats;
@@ -43,7 +47,7 @@ use millrace_callers::{Carries, Entrance, Listener, owner_only};
 use millrace_driver::Driver;
 use millrace_port::{Bell, SocketError, notice};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use server::Server;
@@ -52,8 +56,8 @@ use share::Share;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -78,6 +82,9 @@ pub enum PciError {
     /// The system refused fds or a thread.
     #[error("a PCI function cannot be started: {0}")]
     System(#[from] std::io::Error),
+    /// Nothing was taken over.
+    #[error("--take-over: {0}")]
+    TakeOver(#[from] TakeOverError),
 }
 
 impl PciError {
@@ -104,52 +111,142 @@ struct Listening {
     tree: Vec<u8>,
 }
 
-/// A function that is served.
-struct Served {
+/// A thread that ends with this.
+struct Guarded {
+    name: &'static str,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     ended: Receiver<()>,
+}
+
+/// How the thread of a function gets what it works on.
+type Launch = SyncSender<Box<Server>>;
+
+/// A function that is served.
+struct Served {
+    _thread: Guarded,
+    asks: Arc<Asks>,
     counting: Arc<Counting>,
     path: PathBuf,
     // Goes with this, not with the thread: who follows us may listen at the same path.
     listener: Listener,
 }
 
-/// The functions of a card. Dropping this ends them: their machines are hung up on, and their queues stop.
+/// The functions of a card. Dropping this ends them: their machines are hung up on, and their queues stop, unless another card has them.
 pub struct Functions {
+    // Before what it hands over.
+    giver: Option<Guarded>,
     listening: Vec<Listening>,
     served: Vec<Served>,
+    trees: Vec<u32>,
+    handover: Handover,
+}
+
+/// How the next card gets all this, and how this card gets it from one before.
+struct Handover {
+    path: PathBuf,
+    listener: Listener,
+    predecessor: Option<Predecessor>,
+    /// What programs listen at.
+    card: Option<(PathBuf, OwnedFd)>,
+    given: Arc<AtomicBool>,
 }
 
 impl Functions {
     /// Listens for the machines of `functions` functions of a card with these options: at `path` if there is one, otherwise at
-    /// `path.0`, `path.1` and so on.
+    /// `path.0`, `path.1` and so on; and at `path.handover` for a card that is to take over from this one.
     ///
     /// # Errors
     /// [`PciError`].
     pub fn listen(options: &CardOptions, path: &Path, functions: u32) -> Result<Self, PciError> {
         let mut listening = Vec::new();
-        for index in 0..functions.max(1) {
-            let share = Share::of(options, functions, index)?;
-            let tree = tree::compressed(options, &share, index)?;
-            let path = path_of(path, functions, index);
+        for parts in parts(options, path, functions) {
+            let (path, share, tree) = parts?;
             // Nobody but its owner and root: whoever has it can keep a page fault of the card waiting.
             let listener = Listener::private(path.clone(), Carries::Streams);
             let listener = listener.map_err(|errno| PciError::listening(&path, errno))?;
             listening.push(Listening { listener, path, share, tree });
         }
-        Ok(Self { listening, served: Vec::new() })
+        let path = handover::path_beside(path);
+        let listener = Listener::private(path.clone(), Carries::Records);
+        let listener = listener.map_err(|errno| PciError::listening(&path, errno))?;
+        Ok(Self::new(listening, Handover::new(path, listener, None)))
     }
 
-    /// Serves them, with a thread for each.
+    /// Listens at the same places instead of the card that does so now, which listens for programs at `listen` and goes on until [`Functions::start`]; returns what
+    /// it has for that place.
     ///
     /// # Errors
-    /// [`PciError::System`].
+    /// [`PciError`].
+    pub fn take_over(
+        options: &CardOptions,
+        path: &Path,
+        functions: u32,
+        listen: Option<&Path>,
+    ) -> Result<(Self, Option<OwnedFd>), PciError> {
+        let parts = parts(options, path, functions).collect::<Result<Vec<_>, _>>()?;
+        let trees = parts.iter().map(|(_, _, tree)| crc32fast::hash(tree)).collect();
+        let (predecessor, sockets) = Predecessor::meet(path, trees, listen)?;
+        let listening = parts.into_iter().zip(sockets.functions).map(|((path, share, tree), socket)| Listening {
+            listener: Listener::handed_over(path.clone(), socket),
+            path,
+            share,
+            tree,
+        });
+        let path = handover::path_beside(path);
+        let listener = Listener::handed_over(path.clone(), sockets.handover);
+        Ok((Self::new(listening.collect(), Handover::new(path, listener, Some(predecessor))), sockets.card))
+    }
+
+    fn new(listening: Vec<Listening>, handover: Handover) -> Self {
+        let trees = listening.iter().map(|function| crc32fast::hash(&function.tree)).collect();
+        Self { giver: None, listening, served: Vec::new(), trees, handover }
+    }
+
+    /// What the card listens at for programs, for the one that takes over from it. Before [`Functions::start`].
+    pub fn listens_also(&mut self, path: &Path, socket: OwnedFd) {
+        self.handover.card = Some((path.to_owned(), socket));
+    }
+
+    /// Serves them, with a thread for each; those of another card once that has handed them over.
+    ///
+    /// # Errors
+    /// [`PciError::System`], [`PciError::TakeOver`]; in the latter case the other card goes on.
     pub fn start(&mut self, driver: &Arc<Driver>) -> Result<(), PciError> {
         let books = Arc::new(Books::default());
+        let mut ready = Vec::new();
+        let (mut sockets, mut asks) = (Vec::new(), Vec::new());
+        let mut for_next = self.handover.listener.take().into_iter().collect::<Vec<_>>();
+        sockets.extend(for_next.iter().map(AsFd::as_fd).map(|fd| fd.try_clone_to_owned()));
         for function in self.listening.drain(..) {
-            self.served.push(serve(function, driver, &books)?);
+            let (served, server, launch) = serve(function, driver, &books, &mut sockets)?;
+            asks.push(served.asks.clone());
+            self.served.push(served);
+            ready.push((server, launch));
         }
+        let sockets = sockets.into_iter().collect::<Result<Vec<_>, _>>()?;
+        if let Some(predecessor) = self.handover.predecessor.take() {
+            take_over(&predecessor, &mut ready)?;
+            self.handover.listener.keep(true);
+            self.served.iter_mut().for_each(|served| served.listener.keep(true));
+        }
+        for (server, launch) in ready {
+            // Its thread waits for it.
+            let _ = launch.send(server);
+        }
+        let Handover { path, card, given, .. } = &mut self.handover;
+        let stop = Arc::new(event()?);
+        let giver = for_next.pop().map(|listener| Giver {
+            entrance: Entrance::at_socket(listener, owner_only()).without_descriptors(),
+            stop: stop.clone(),
+            functions: asks,
+            trees: self.trees.clone(),
+            sockets,
+            card: card.take(),
+            given: given.clone(),
+            path: path.clone(),
+        });
+        self.giver = giver.map(|giver| Guarded::start("millrace-handover", stop, move || giver.run())).transpose()?;
         let all: Vec<_> =
             self.served.iter().map(|served| (served.path.display().to_string(), served.counting.clone())).collect();
         let counts = move || {
@@ -159,21 +256,91 @@ impl Functions {
         Ok(())
     }
 
+    /// Whether another card has taken over: there is nothing left for this one to do.
+    pub fn are_given(&self) -> bool {
+        // Acquire pairs with the Release of the thread that has given them.
+        self.handover.given.load(Ordering::Acquire)
+    }
+
     /// Where they are, in order.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         let listening = self.listening.iter().map(|function| &*function.path);
         self.served.iter().map(|function| &*function.path).chain(listening)
     }
 
-    /// The same, and which sockets they are, whatever they are called: the numbers of their file system, and there.
+    /// The same and where the next card calls, and which sockets they are, whatever they are called: the numbers of their file system, and there.
     pub fn sockets(&self) -> impl Iterator<Item = (&Path, (u64, u64))> {
         let listening = self.listening.iter().map(|function| (&*function.path, function.listener.socket()));
-        self.served.iter().map(|function| (&*function.path, function.listener.socket())).chain(listening)
+        let served = self.served.iter().map(|function| (&*function.path, function.listener.socket()));
+        served.chain(listening).chain([(&*self.handover.path, self.handover.listener.socket())])
+    }
+
+    /// Checksums of their device trees, by which another card knows that it has the same.
+    pub fn trees(&self) -> &[u32] {
+        &self.trees
     }
 
     /// What has happened to each of those that are served, in order.
     pub fn counters(&self) -> Vec<Counters> {
         self.served.iter().map(|function| function.counting.read()).collect()
+    }
+}
+
+impl Handover {
+    fn new(path: PathBuf, listener: Listener, predecessor: Option<Predecessor>) -> Self {
+        Self { path, listener, predecessor, card: None, given: Arc::default() }
+    }
+}
+
+impl Drop for Functions {
+    fn drop(&mut self) {
+        // It may be in the midst of handing over: the others wait for it.
+        drop(self.giver.take());
+        if self.are_given() {
+            self.handover.listener.keep(false);
+            self.served.iter_mut().for_each(|served| served.listener.keep(false));
+        }
+    }
+}
+
+/// Where each function is, what it has, and its tree.
+fn parts(
+    options: &CardOptions,
+    path: &Path,
+    functions: u32,
+) -> impl Iterator<Item = Result<(PathBuf, Share, Vec<u8>), PciError>> {
+    (0..functions.max(1)).map(move |index| {
+        let share = Share::of(options, functions, index)?;
+        let tree = tree::compressed(options, &share, index)?;
+        Ok((path_of(path, functions, index), share, tree))
+    })
+}
+
+/// Takes the machines of another card over.
+fn take_over(predecessor: &Predecessor, ready: &mut [(Box<Server>, Launch)]) -> Result<(), TakeOverError> {
+    let taken = predecessor.prepare().and_then(|(card, mut fds)| {
+        if card.functions.len() != ready.len() {
+            return Err("it has another number of functions".to_owned());
+        }
+        if let Some((server, _)) = ready.first() {
+            handover::ports::restore(server.card(), &card.ports);
+        }
+        let all = ready.iter_mut().zip(&card.functions);
+        all.into_iter().try_for_each(|((server, _), saved)| server.restore(saved.as_ref(), &mut fds))
+    });
+    match taken.and_then(|()| predecessor.take()) {
+        Ok(()) => {
+            for direction in [Direction::Rx, Direction::Tx] {
+                ready.iter().for_each(|(server, _)| server.go_on(direction));
+            }
+            Ok(())
+        }
+        Err(why) => {
+            // Before it hears of it, nothing here may have anything of a machine.
+            ready.iter_mut().for_each(|(server, _)| server.leave());
+            predecessor.refuse(&why);
+            Err(TakeOverError::Refused(why))
+        }
     }
 }
 
@@ -186,7 +353,13 @@ fn path_of(path: &Path, functions: u32, index: u32) -> PathBuf {
     name.into()
 }
 
-fn serve(function: Listening, driver: &Arc<Driver>, books: &Arc<Books>) -> Result<Served, PciError> {
+/// Makes ready to serve a function: what the thread gets, and how.
+fn serve(
+    function: Listening,
+    driver: &Arc<Driver>,
+    books: &Arc<Books>,
+    sockets: &mut Vec<std::io::Result<OwnedFd>>,
+) -> Result<(Served, Box<Server>, Launch), PciError> {
     // No process has such a number.
     static OWNERS: AtomicU32 = AtomicU32::new(1 << 31);
     let Listening { mut listener, path, share, tree } = function;
@@ -218,25 +391,48 @@ fn serve(function: Listening, driver: &Arc<Driver>, books: &Arc<Books>) -> Resul
         counting: counting.clone(),
         books: books.clone(),
     };
-    let entrance = Entrance::at_socket(listener.take().ok_or_else(|| io(Errno::BADF))?, owner_only());
-    let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io)?);
-    let server = Server::new(Arc::new(function), entrance, path.clone(), stop.clone(), heard).map_err(io)?;
-    let (ends, ended) = sync_channel(0);
-    let builder = std::thread::Builder::new().name("millrace-pci".to_owned());
-    let thread = builder.spawn(move || {
-        let _ends: std::sync::mpsc::SyncSender<()> = ends;
-        server.run();
+    let socket = listener.take().ok_or_else(|| io(Errno::BADF))?;
+    sockets.push(socket.try_clone());
+    let entrance = Entrance::at_socket(socket, owner_only());
+    let (stop, asks) = (Arc::new(event()?), Arc::new(Asks::new().map_err(io)?));
+    let server =
+        Server::new(Arc::new(function), entrance, path.clone(), stop.clone(), asks.clone(), heard).map_err(io)?;
+    let (launch, launched) = sync_channel::<Box<Server>>(1);
+    let thread = Guarded::start("millrace-pci", stop, move || {
+        if let Ok(server) = launched.recv() {
+            server.run();
+        }
     })?;
-    Ok(Served { stop, thread: Some(thread), ended, counting, path, listener })
+    Ok((Served { _thread: thread, asks, counting, path, listener }, Box::new(server), launch))
 }
 
-impl Drop for Served {
+fn event() -> Result<OwnedFd, std::io::Error> {
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+impl Guarded {
+    /// One that ends when `stop` can be read.
+    fn start(
+        name: &'static str,
+        stop: Arc<OwnedFd>,
+        run: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, std::io::Error> {
+        let (ends, ended) = sync_channel(0);
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let _ends: SyncSender<()> = ends;
+            run();
+        })?;
+        Ok(Self { name, stop, thread: Some(thread), ended })
+    }
+}
+
+impl Drop for Guarded {
     fn drop(&mut self) {
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         match self.ended.recv_timeout(JOIN_TIMEOUT) {
             Err(RecvTimeoutError::Timeout) => notice::warn(format!(
-                "{}: the thread of the PCI function hangs, as its client makes it wait; the card goes on without it",
-                self.path.display()
+                "{}: a thread of the PCI functions hangs, as its client makes it wait; the card goes on without it",
+                self.name
             )),
             _ => drop(self.thread.take().map(JoinHandle::join)),
         }

@@ -5,11 +5,13 @@
 
 use crate::books::{Books, Debt, OF_MACHINE};
 use crate::counters::{Counting, count};
+use crate::handover::{Fds, SavedPiece, TakenFds};
 use crate::wire::message::Fields;
 use millrace_dma::{Access, Domain, ForeignRegion, Iova, UnmapError, foreign_cuts};
-use rustix::fd::BorrowedFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::fstat;
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,9 +70,23 @@ impl Unmap {
 
 struct Piece {
     last: u64,
-    // Keeps the file's memory, and what it takes, until that is unmapped; `None`: it came without one.
-    memory: Option<(ForeignRegion, Debt)>,
+    // As it was mapped.
+    writable: bool,
+    offset: u64,
+    // `None`: it came without one.
+    memory: Option<Mapped>,
 }
+
+/// Keeps the file's memory, and what it takes, until that is unmapped.
+struct Mapped {
+    region: ForeignRegion,
+    debt: Debt,
+    // For another card; `None`: the machine has more files than are kept.
+    file: Option<Arc<OwnedFd>>,
+}
+
+/// Most files of a machine of which descriptors are kept, so that another card can map them.
+const MOST_FILES: usize = 64;
 
 /// The memory of a machine.
 pub(crate) struct Memory {
@@ -78,6 +94,8 @@ pub(crate) struct Memory {
     // By first address; none overlaps another.
     pieces: BTreeMap<u64, Piece>,
     books: Arc<Books>,
+    // Which they are: the numbers of their file system, and there.
+    files: HashMap<(u64, u64), Arc<OwnedFd>>,
     // Addresses that the pieces take, in bytes.
     mapped: u64,
     // [`foreign_cuts`] when nothing of this had been cut yet.
@@ -86,7 +104,14 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub fn new(books: Arc<Books>) -> Self {
-        Self { domain: Arc::default(), pieces: BTreeMap::new(), books, mapped: 0, cuts: foreign_cuts() }
+        Self {
+            domain: Arc::default(),
+            pieces: BTreeMap::new(),
+            books,
+            files: HashMap::new(),
+            mapped: 0,
+            cuts: foreign_cuts(),
+        }
     }
 
     /// Whether its owner has taken any of it away from under the card, which reads zeros there and writes to where nobody reads.
@@ -96,7 +121,8 @@ impl Memory {
         if cuts == self.cuts {
             return false;
         }
-        let is_cut = self.pieces.values().filter_map(|piece| piece.memory.as_ref()).any(|(region, _)| region.was_cut());
+        let is_cut =
+            self.pieces.values().filter_map(|piece| piece.memory.as_ref()).any(|mapped| mapped.region.was_cut());
         if !is_cut {
             self.cuts = cuts;
         }
@@ -127,14 +153,59 @@ impl Memory {
                 let mapped = self.domain.map(region.window().clone(), access, Some(Iova::new(map.at)));
                 mapped.map_err(|_| Errno::INVAL)?;
                 self.mapped += debt.bytes();
-                Some((region, debt))
+                Some(Mapped { region, debt, file: self.keep(fd) })
             }
             None => {
                 count(&counting.memory_without_file);
                 None
             }
         };
-        self.pieces.insert(map.at, Piece { last, memory });
+        let Map { writable, offset, .. } = map;
+        self.pieces.insert(map.at, Piece { last, writable, offset, memory });
+        Ok(())
+    }
+
+    /// A descriptor of the file, of which there is one however many pieces of it are mapped.
+    fn keep(&mut self, fd: BorrowedFd<'_>) -> Option<Arc<OwnedFd>> {
+        let found = fstat(fd).ok()?;
+        if let Some(file) = self.files.get(&(found.st_dev, found.st_ino)) {
+            return Some(file.clone());
+        }
+        if self.files.len() >= MOST_FILES {
+            return None;
+        }
+        let file = Arc::new(fd.try_clone_to_owned().ok()?);
+        self.files.insert((found.st_dev, found.st_ino), file.clone());
+        Some(file)
+    }
+
+    /// All pieces in words.
+    pub fn save<'s>(&'s self, fds: &mut Fds<'s>) -> Result<Vec<SavedPiece>, String> {
+        let mut numbers = HashMap::new();
+        let save = |(&at, piece): (&u64, &'s Piece)| {
+            let file = match &piece.memory {
+                None => None,
+                Some(Mapped { file: None, .. }) => {
+                    return Err(format!("the machine has its memory in more than {MOST_FILES} files"));
+                }
+                Some(Mapped { file: Some(file), .. }) => {
+                    Some(*numbers.entry(Arc::as_ptr(file)).or_insert_with(|| fds.add(file.as_fd())))
+                }
+            };
+            let Piece { last, writable, offset, .. } = *piece;
+            Ok(SavedPiece { at, last, writable, offset, file })
+        };
+        self.pieces.iter().map(save).collect()
+    }
+
+    /// Maps what another card has had mapped.
+    pub fn restore(&mut self, saved: &[SavedPiece], fds: &TakenFds, counting: &Counting) -> Result<(), String> {
+        for &SavedPiece { at, last, writable, offset, file } in saved {
+            let len = last.checked_sub(at).and_then(|rest| rest.checked_add(1)).ok_or("memory of no length")?;
+            let fd = file.map(|file| fds.borrow(file)).transpose()?;
+            let mapped = self.map(Map { writable, offset, at, len }, fd, counting);
+            mapped.map_err(|errno| format!("memory of the machine at {at:#x} cannot be mapped: {errno}"))?;
+        }
         Ok(())
     }
 
@@ -201,8 +272,10 @@ impl Memory {
                 Err(UnmapError::InUse(_)) => return Err(Errno::BUSY),
             }
         }
-        if let Some(Piece { memory: Some((_, debt)), .. }) = self.pieces.remove(&at) {
+        if let Some(Piece { memory: Some(Mapped { debt, file, .. }), .. }) = self.pieces.remove(&at) {
             self.mapped -= debt.bytes();
+            drop(file);
+            self.files.retain(|_, file| Arc::strong_count(file) > 1);
         }
         Ok(())
     }
@@ -212,7 +285,6 @@ impl Memory {
 mod tests {
     use super::*;
     use millrace_dma::{Iotlb, Pages, Region};
-    use rustix::fd::{AsFd, OwnedFd};
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     fn fd(len: usize) -> OwnedFd {

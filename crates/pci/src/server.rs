@@ -4,9 +4,12 @@
 //! on. What a client hands over is closed by other threads: that takes as long as it likes.
 
 use crate::counters::{Counting, count};
+use crate::handover::{Asks, Fds, SavedMachine, TakenFds};
 use crate::session::{Function, Session};
 use crate::wire::stream::{Came, Stream};
+use millrace_abi::queue::Direction;
 use millrace_callers::{Call, Caller, Closer, Entrance, WAITS};
+use millrace_card::Card;
 use millrace_port::notice;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -48,6 +51,8 @@ pub(crate) struct Server {
     entrance: Entrance,
     path: PathBuf,
     stop: Arc<OwnedFd>,
+    // Another card wants what this has.
+    asks: Arc<Asks>,
     // Our ends of the sockets by which workers call, by vector.
     calls: Vec<OwnedFd>,
     called: OwnedFd,
@@ -63,22 +68,36 @@ impl Server {
         entrance: Entrance,
         path: PathBuf,
         stop: Arc<OwnedFd>,
+        asks: Arc<Asks>,
         calls: Vec<OwnedFd>,
     ) -> Result<Self, Errno> {
         let called = epoll::create(CreateFlags::CLOEXEC)?;
         for (vector, call) in calls.iter().enumerate() {
             epoll::add(&called, call, EventData::new_u64(vector as u64), EventFlags::IN)?;
         }
-        Ok(Self { function, entrance, path, stop, calls, called, connection: None, graves: Vec::new(), pause: None })
+        let (connection, graves, pause) = (None, Vec::new(), None);
+        Ok(Self { function, entrance, path, stop, asks, calls, called, connection, graves, pause })
+    }
+
+    pub fn card(&self) -> &Card {
+        self.function.driver.card()
     }
 
     fn counting(&self) -> &Counting {
         &self.function.counting
     }
 
-    /// Until it is stopped.
-    pub fn run(mut self) {
+    /// Until it is stopped, or another card has everything.
+    pub fn run(mut self: Box<Self>) {
         while let Some(ready) = self.look() {
+            if ready.asked {
+                let asks = self.asks.clone();
+                match asks.lend(self) {
+                    Some(back) => self = back,
+                    None => return,
+                }
+                continue;
+            }
             if let Some(connection) = &mut self.connection {
                 connection.session.look();
             }
@@ -127,6 +146,7 @@ impl Server {
             PollFd::new(&*self.stop, PollFlags::IN),
             PollFd::from_borrowed_fd(stream.0.as_fd(), stream.1),
             PollFd::new(&self.called, PollFlags::IN),
+            PollFd::new(&self.asks.event, PollFlags::IN),
             match caller {
                 Some(caller) => PollFd::from_borrowed_fd(caller, PollFlags::IN),
                 None => PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::empty()),
@@ -134,12 +154,13 @@ impl Server {
         ];
         // Interrupted, or out of memory: another look.
         let _ = poll(&mut fds, most.as_ref());
-        let [stop, stream, called, listener] = fds.map(|fd| fd.revents());
+        let [stop, stream, called, asked, listener] = fds.map(|fd| fd.revents());
         let has_connection = self.connection.is_some();
         stop.is_empty().then_some(Ready {
             stream: has_connection && !stream.is_empty(),
             hung_up: stream.intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR),
             called: !called.is_empty(),
+            asked: !asked.is_empty(),
             listener: listener.contains(PollFlags::IN),
         })
     }
@@ -226,12 +247,68 @@ impl Server {
         }
     }
 
-    /// Workers say that something has come.
-    fn take_calls(&mut self) {
+    /// The machine that there is, in words, for another card. Its queues are frozen.
+    pub fn save<'s>(&'s self, fds: &mut Fds<'s>) -> Result<Option<SavedMachine>, String> {
+        let Some(Connection { stream, session, who, .. }) = &self.connection else { return Ok(None) };
+        let stream = stream.save(fds);
+        session.save(who.clone(), stream, fds).map(Some)
+    }
+
+    /// Has the machine that another card has had.
+    pub fn restore(&mut self, saved: Option<&SavedMachine>, fds: &mut TakenFds) -> Result<(), String> {
+        let Some(saved) = saved else { return Ok(()) };
+        let session = Session::restore(self.function.clone(), saved, fds)?;
+        let stream = Stream::restore(&saved.stream, fds)?;
+        let waits = stream.is_midway() || !session.is_introduced();
+        let deadline = waits.then(|| Instant::now() + PATIENCE);
+        self.connection = Some(Connection { stream, session, deadline, who: saved.who.clone() });
+        count(&self.counting().taken_over);
+        Ok(())
+    }
+
+    /// Takes queues of one direction from their workers.
+    pub fn freeze(&self, direction: Direction) -> Result<(), String> {
+        self.connection.as_ref().map_or(Ok(()), |connection| connection.session.freeze(direction))
+    }
+
+    /// Whether nothing that frozen queues have sent is under way.
+    pub fn is_drained(&self) -> bool {
+        self.connection.as_ref().is_none_or(|connection| connection.session.is_drained())
+    }
+
+    /// Has frozen queues of one direction served: of all functions those first that receive.
+    pub fn go_on(&self, direction: Direction) {
+        if self.connection.as_ref().is_some_and(|connection| !connection.session.go_on(direction)) {
+            notice::warn(format!(
+                "{}: a worker does not answer, and queues of the machine stand still",
+                self.path.display()
+            ));
+        }
+    }
+
+    /// Another card has the machine: this one lets go of it.
+    pub fn leave(&mut self) {
+        if let Some(mut connection) = self.connection.take() {
+            connection.session.leave();
+        }
+    }
+
+    /// All that workers have said so far; of frozen queues they say nothing more.
+    pub fn take_all_calls(&mut self) {
+        for _ in 0..=self.calls.len() {
+            if !self.take_calls() {
+                return;
+            }
+        }
+    }
+
+    /// Workers say that something has come. `false`: nothing has.
+    fn take_calls(&mut self) -> bool {
         let mut events = [const { MaybeUninit::uninit() }; CALLS];
         let Ok((events, _)) = epoll::wait(&self.called, &mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) else {
-            return;
+            return false;
         };
+        let any = !events.is_empty();
         for event in events {
             let vector = { event.data }.u64() as u32;
             let Some(call) = self.calls.get(vector as usize) else { continue };
@@ -245,6 +322,7 @@ impl Server {
                 connection.session.called(vector);
             }
         }
+        any
     }
 }
 
@@ -254,6 +332,7 @@ struct Ready {
     stream: bool,
     hung_up: bool,
     called: bool,
+    asked: bool,
     listener: bool,
 }
 

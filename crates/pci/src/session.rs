@@ -2,9 +2,12 @@
 //!
 //! * here: what it consists of, and its queues: who may write their registers, and that they stop.
 //! * `access`: regions, read and written. `requests`: what messages ask for.
+//! * `save`: all of it in words, for another card. `restore`: from the words of another one.
 
 mod access;
 mod requests;
+mod restore;
+mod save;
 
 use crate::books::Books;
 use crate::configuration::{Configuration, Identity, bar_size, pending_at};
@@ -77,6 +80,12 @@ impl Session {
         let doorbells = Region::allocate_guarded(vectors as usize * PAGE_SIZE, Pages::Ordinary).map_err(failed)?;
         let fd = doorbells.fd().ok_or(std::io::Error::other("memory without a file"))?;
         let doorbells_fd = Arc::new(fd.as_fd().try_clone_to_owned()?);
+        Ok(Self::over(function, (pid, uid), doorbells, doorbells_fd))
+    }
+
+    /// With this BAR 2.
+    fn over(function: Arc<Function>, (pid, uid): (u32, u32), doorbells: Region, doorbells_fd: Arc<OwnedFd>) -> Self {
+        let vectors = function.vectors();
         let identity = Identity {
             tree: function.tree.clone(),
             serial: function.serial,
@@ -84,7 +93,7 @@ impl Session {
             vectors,
             pending_at: pending_at(vectors),
         };
-        Ok(Self {
+        Self {
             configuration: Configuration::new(identity),
             memory: Memory::new(function.books.clone()),
             interrupts: Interrupts::new(vectors, uid),
@@ -100,7 +109,7 @@ impl Session {
             closer: Closer::default(),
             pid,
             function,
-        })
+        }
     }
 
     /// Whether versions are agreed on.

@@ -5,7 +5,8 @@ use millrace_abi::pci;
 use millrace_card::Card;
 use millrace_dma::{Ordering, Pages, Protection, Region, Word64};
 use millrace_driver::Driver;
-use millrace_pci::{Counters, Functions};
+use millrace_flow::language::RuleFile;
+use millrace_pci::{Counters, Functions, PciError};
 use rustix::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,18 +33,53 @@ pub struct Served {
     // Before the driver, which it uses.
     pub functions: Functions,
     pub driver: Arc<Driver>,
-    folder: tempfile::TempDir,
+    folder: Arc<tempfile::TempDir>,
+    made_of: (String, u32, String),
+}
+
+fn options_of(text: &str) -> CardOptions {
+    let Ok(DeviceName::Embedded(options)) = format!("embedded:{text}").parse() else { panic!("{text}") };
+    options
 }
 
 impl Served {
     pub fn new(options: &str, functions: u32) -> Self {
-        let Ok(DeviceName::Embedded(options)) = format!("embedded:{options}").parse() else { panic!("{options}") };
-        let options: CardOptions = options;
-        let folder = tempfile::tempdir().unwrap();
-        let mut served = Functions::listen(&options, &folder.path().join("pci"), functions).unwrap();
-        let driver = Arc::new(Driver::embedded(Card::new(&options).unwrap()).unwrap());
-        served.start(&driver).unwrap();
-        Self { functions: served, driver, folder }
+        Self::with_rules(options, functions, "")
+    }
+
+    pub fn with_rules(options: &str, functions: u32, rules: &str) -> Self {
+        let folder = Arc::new(tempfile::tempdir().unwrap());
+        let made_of = (options.to_owned(), functions, rules.to_owned());
+        let served = Functions::listen(&options_of(options), &folder.path().join("pci"), functions).unwrap();
+        Self::start(served, folder, made_of).unwrap()
+    }
+
+    fn start(
+        mut served: Functions,
+        folder: Arc<tempfile::TempDir>,
+        made_of: (String, u32, String),
+    ) -> Result<Self, PciError> {
+        let (options, rules) = (options_of(&made_of.0), RuleFile::parse(&made_of.2).unwrap());
+        let driver = Arc::new(Driver::embedded(Card::with_rules(&options, &rules).unwrap()).unwrap());
+        served.start(&driver)?;
+        Ok(Self { functions: served, driver, folder, made_of })
+    }
+
+    /// Another card of the same kind takes over from this one.
+    pub fn taken_over(&self) -> Result<Self, PciError> {
+        let (options, functions, rules) = &self.made_of;
+        self.taken_over_by(options, *functions, rules)
+    }
+
+    /// Another card, of any kind.
+    pub fn taken_over_by(&self, options: &str, functions: u32, rules: &str) -> Result<Self, PciError> {
+        let (next, _) = Functions::take_over(&options_of(options), &self.folder.path().join("pci"), functions, None)?;
+        Self::start(next, self.folder.clone(), (options.to_owned(), functions, rules.to_owned()))
+    }
+
+    /// Where the next card calls.
+    pub fn handover(&self) -> PathBuf {
+        self.folder.path().join("pci.handover")
     }
 
     pub fn path(&self, index: usize) -> PathBuf {

@@ -3,6 +3,7 @@
 mod anything;
 mod driver;
 mod handed;
+mod handover;
 mod hostile;
 mod machine;
 mod queues;

@@ -5,6 +5,7 @@ use super::machine::{MEMORY, MEMORY_LEN, Machine, PATIENCE, Served, wait_until};
 use millrace_abi::control::{QueueState, STATE_AT};
 use millrace_abi::pci;
 use millrace_abi::queue::QueueId;
+use millrace_abi::register::medusa as m;
 use millrace_dma::Ordering;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -49,6 +50,21 @@ fn a_worker_that_sleeps_is_woken_by_a_register() {
         });
         assert_eq!(got, Some(frame(number)));
     }
+}
+
+#[test]
+fn a_register_does_not_take_a_doorbell_back() {
+    let served = Served::new("queues=1", 1);
+    let mut machine = Machine::new(&served, 0);
+    let (mut tx, mut rx) = pair(&mut machine, 0);
+    exchange(&mut machine, &mut tx, &mut rx, 100);
+    // As a write that has been on its way for long: it wakes, and that is all.
+    let before = machine.read64(tx.register(m::SDP));
+    machine.write64(tx.register(m::SDP), before.wrapping_sub(5) & 63);
+    assert_eq!(machine.read64(tx.register(m::SDP)), before);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(rx.take(&mut machine).is_none(), "a frame that was sent before");
+    exchange(&mut machine, &mut tx, &mut rx, 100);
 }
 
 #[test]

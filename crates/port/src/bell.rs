@@ -154,6 +154,11 @@ impl Bell {
         user.glance(|| self.send())
     }
 
+    /// What is rung, for another process that is to ring it.
+    pub fn fd(&self) -> Option<rustix::fd::BorrowedFd<'_>> {
+        self.fd.as_ref().map(|fd| rustix::fd::AsFd::as_fd(fd))
+    }
+
     /// Whether a thread of the user's rings it.
     pub fn is_apart(&self) -> bool {
         self.user.as_ref().is_some_and(|user| user.mood.load(Ordering::Relaxed) == mood::APART)

@@ -3,9 +3,11 @@
 use super::error::StartError;
 use crate::buffers::TxBuffers;
 use crate::counters::Counts;
+use crate::engine::{RxEngine, TxEngine};
 use crate::mailbox::Mailbox;
 use crate::opener::{Attachment, Opener};
 use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT};
+use millrace_abi::handover::RingPlace;
 use millrace_abi::launch::LaunchPolicy;
 use millrace_abi::queue::QueueId;
 use millrace_dma::{Domain, Ordering, Pinned, Window, Word64};
@@ -39,6 +41,22 @@ pub(super) struct Latches {
     pub refused: u64,
     /// Rings of a running queue: they cannot be unmapped.
     pub pins: Vec<Pinned>,
+    /// Where the next START begins, if not at the beginning.
+    pub resume: Option<RingPlace>,
+    /// What the worker does not serve for the time being.
+    pub held: Option<Held>,
+}
+
+/// A queue that runs, as all others see it, and is not served: another card goes on with it, or this one does.
+pub(super) struct Held {
+    pub engine: HeldEngine,
+    pub openers: Vec<Opener>,
+}
+
+pub(super) enum HeldEngine {
+    Tx(Box<TxEngine>),
+    /// And whether it drops when there is no room.
+    Rx(Box<RxEngine>, bool),
 }
 
 impl Latches {
@@ -49,7 +67,7 @@ impl Latches {
 
     /// Moves the software pointers.
     pub fn set_pointers(&mut self, pointers: u64, mailbox: &Mailbox) {
-        match &self.attached {
+        match &mut self.attached {
             Some(attached) => attached.ring(pointers, mailbox),
             None => self.pointers = pointers,
         }
@@ -61,6 +79,8 @@ pub(super) struct Attached {
     pub domain: Arc<Domain>,
     pub control: Window,
     pub doorbell: Word64,
+    /// What a register has put there last; `None` from when on software puts it there itself.
+    pub rung: Option<u64>,
     /// Says when the worker sleeps; None: nobody says so, and every write of a pointer wakes it.
     ringer: Option<Ringer>,
     pub reclaimer: Option<Box<Reclaimer>>,
@@ -80,13 +100,14 @@ impl Attached {
             None if has_buffers => Some(TxBuffers::own().map_err(|_| StartError::NoMemory(id))?),
             given => given.filter(|_| has_buffers),
         };
-        Ok(Self { domain, control, doorbell, ringer, reclaimer, openers, buffers })
+        let rung = Some(doorbell.load(Ordering::Relaxed));
+        Ok(Self { domain, control, doorbell, rung, ringer, reclaimer, openers, buffers })
     }
 
     /// What one more ring of a TX queue has, which is rung and woken without registers.
     pub fn of_ring(domain: Arc<Domain>, control: Window, buffers: Option<TxBuffers>) -> Result<Self, StartError> {
         let doorbell = control.word64(DOORBELL_AT).map_err(|_| StartError::Size(0))?;
-        Ok(Self { domain, control, doorbell, ringer: None, reclaimer: None, openers: Vec::new(), buffers })
+        Ok(Self { domain, control, doorbell, rung: None, ringer: None, reclaimer: None, openers: Vec::new(), buffers })
     }
 
     /// Wakes the worker if it sleeps, after something was stored that it polls.
@@ -96,10 +117,16 @@ impl Attached {
         }
     }
 
-    /// Moves the software pointers as software does that writes the doorbell itself.
-    fn ring(&self, pointers: u64, mailbox: &Mailbox) {
-        // Release pairs with the Acquire of the card's half: what software wrote before the register is visible.
-        self.doorbell.store(pointers, Ordering::Release);
+    /// Moves the software pointers as software does that writes the doorbell itself. Where software does, the register is only to wake the worker: what it says
+    /// may have been on its way for long, and a doorbell that goes back has descriptors served again.
+    fn ring(&mut self, pointers: u64, mailbox: &Mailbox) {
+        // Acquire pairs with the Release of software that rings.
+        self.rung = self.rung.filter(|&rung| self.doorbell.load(Ordering::Acquire) == rung);
+        if self.rung.is_some() {
+            // Release pairs with the Acquire of the card's half: what software wrote before the register is visible.
+            self.doorbell.store(pointers, Ordering::Release);
+            self.rung = Some(pointers);
+        }
         self.wake(mailbox);
     }
 }

@@ -4,10 +4,12 @@
 //! * `latches`: what software wrote last, what is attached; the state is in `queue_status`, which the worker has as well
 //! * `registers`: reads and writes, by offset
 //! * `start`: START and STOP
+//! * `handover`: what another card goes on with
 //! * `build`: what START makes of the registers; `protocol`: which registers there are, and which engine that becomes
 
 mod build;
 mod error;
+mod handover;
 mod latches;
 mod protocol;
 mod registers;
@@ -115,7 +117,9 @@ impl Queue {
             let mut latches = self.latches();
             latches.control = 0;
             latches.pointers = latches.doorbell();
-            (latches.attached.take(), core::mem::take(&mut latches.pins))
+            latches.resume = None;
+            let held = latches.held.take();
+            ((latches.attached.take(), held), core::mem::take(&mut latches.pins))
         };
         drop((attached, pins));
         self.status.forget_stop();

@@ -124,11 +124,11 @@ fn move_half(latches: &mut Latches, value: u32, shift: u32, mailbox: &Mailbox) {
 
 pub(super) fn minus(now: Counts, zero: &Counts) -> Counts {
     let mut drops = now.drops;
-    drops.iter_mut().zip(zero.drops).for_each(|(drop, zero)| *drop -= zero);
+    drops.iter_mut().zip(zero.drops).for_each(|(drop, zero)| *drop = drop.saturating_sub(zero));
     Counts {
-        passed: now.passed - zero.passed,
-        passed_bytes: now.passed_bytes - zero.passed_bytes,
-        dropped_bytes: now.dropped_bytes - zero.dropped_bytes,
+        passed: now.passed.saturating_sub(zero.passed),
+        passed_bytes: now.passed_bytes.saturating_sub(zero.passed_bytes),
+        dropped_bytes: now.dropped_bytes.saturating_sub(zero.dropped_bytes),
         drops,
         ..now
     }

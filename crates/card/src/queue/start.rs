@@ -15,7 +15,7 @@ use millrace_dma::{Pinned, Window};
 use millrace_ring::FrameLimits;
 use std::sync::{Arc, MutexGuard};
 
-enum Built {
+pub(super) enum Built {
     Tx(TxEngine),
     Rx(RxEngine),
 }
@@ -39,6 +39,9 @@ impl Queue {
         if self.status.is_running() {
             return Err(StartError::Running(self.status.id));
         }
+        if latches.resume.is_some() && latches.attached.as_ref().is_some_and(|attached| attached.reclaimer.is_some()) {
+            return Err(StartError::Held(self.status.id));
+        }
         // A queue that faulted may still hold its old engine.
         let old = mailbox.ask(Command::Halt(self.status.id)).map_err(|_| StartError::Stuck)?;
         drop(old);
@@ -50,6 +53,10 @@ impl Queue {
             Direction::Tx => Built::Tx(self.protocol.tx(build)?),
             Direction::Rx => Built::Rx(self.protocol.rx(build)?),
         };
+        if let Some(place) = latches.resume.take() {
+            self.hold(latches, pins, built, &place, discard);
+            return Ok(());
+        }
         let index = self.status.id.index;
         let (reclaimer, openers) = match &mut latches.attached {
             Some(attached) => (attached.reclaimer.take(), core::mem::take(&mut attached.openers)),

@@ -44,6 +44,7 @@ Examples:
   millrace card --rdma-cpu 1 --rdma-wire af_xdp:eth1 --rdma-ip 192.0.2.1
   millrace card --message-cpu       engine of messages for programs (message --card)
   millrace card --vfio-user /tmp/pci.sock      a PCI function for a virtual machine
+  millrace card --vfio-user /tmp/pci.sock --take-over    go on with it from the card that runs
   millrace card --config /etc/millrace/lab.toml --poll";
 
 /// How often the daemon looks whether it is to end.
@@ -71,6 +72,8 @@ pub struct CardArgs {
     messages: Option<Core>,
     /// The sockets of its PCI functions, if it has some.
     functions: Option<FunctionsSpec>,
+    /// Whether it takes over from the card that runs there.
+    take_over: bool,
     /// Who else may use the card.
     pub policy: PolicyArgs,
     /// Word and value of each flag given.
@@ -112,6 +115,10 @@ impl Args for CardArgs {
             "Give virtual machines the card as a PCI function, at this socket, or as N functions with a share of the queues each, at PATH.0 and so on \
              (docs/guests.md)",
         );
+        let take_over = Arg::new("take-over").long("take-over").action(ArgAction::SetTrue).help(
+            "Take over from the card that runs with the same options and --vfio-user: its machines go on with this one, and it ends \
+             (docs/guests.md)",
+        );
         let option = |id: &'static str, value: &'static str, help: &'static str| {
             Arg::new(id).long(id).value_name(value).help(help)
         };
@@ -131,7 +138,7 @@ impl Args for CardArgs {
         let mtu = mtu.value_parser(mtu_of);
         let command = command
             .after_help(HELP)
-            .args([config, listen, until_eof, rules, functions, rdma, wire, address, mtu, messages]);
+            .args([config, listen, until_eof, rules, functions, take_over, rdma, wire, address, mtu, messages]);
         let command = flags().fold(command, |command, option| command.arg(flag(option)));
         PolicyArgs::augment_args(command)
     }
@@ -161,6 +168,7 @@ impl FromArgMatches for CardArgs {
         let rdma_mtu = matches.get_one::<u16>("rdma-mtu").copied();
         let messages = matches.get_one::<Core>("message-cpu").copied();
         let functions = matches.get_one::<FunctionsSpec>("vfio-user").cloned();
+        let take_over = matches.get_flag("take-over");
         let (config, listen, rules) = (path("config"), path("listen"), path("rules"));
         Ok(Self {
             config,
@@ -173,6 +181,7 @@ impl FromArgMatches for CardArgs {
             rdma_mtu,
             messages,
             functions,
+            take_over,
             policy,
             given,
         })
@@ -322,6 +331,7 @@ pub struct Prepared {
     rdma: Option<RdmaOptions>,
     messages: Option<Core>,
     functions: Option<FunctionsSpec>,
+    take_over: bool,
 }
 
 /// Reads the options and gives up privileges. To be called before any thread is made.
@@ -351,6 +361,13 @@ pub fn prepare(shared: &Shared, args: &CardArgs) -> Result<Prepared, Failure> {
         let problem = "--rdma-wire, --rdma-ip and --rdma-mtu are about the RDMA engine: it takes --rdma-cpu";
         return Err(Failure::Usage(problem.to_owned()));
     }
+    if args.take_over && args.functions.is_none() {
+        return Err(Failure::Usage("--take-over is about machines: it takes --vfio-user".to_owned()));
+    }
+    if args.take_over && (rdma.is_some() || args.messages.is_some()) {
+        let problem = "--take-over: connections of programs with --rdma-cpu or --message-cpu cannot be taken over; end that card, and start this one without";
+        return Err(Failure::Usage(problem.to_owned()));
+    }
     let mut ports = options.ports.clone();
     if let Some(RdmaOptions { wire: Some(Wire::Port(port)), .. }) = &rdma {
         ports.push(port.clone());
@@ -365,6 +382,7 @@ pub fn prepare(shared: &Shared, args: &CardArgs) -> Result<Prepared, Failure> {
         rdma,
         messages: args.messages,
         functions: args.functions.clone(),
+        take_over: args.take_over,
     })
 }
 
@@ -378,14 +396,28 @@ fn check_cores(options: &CardOptions, can_be_had: impl Fn(usize) -> bool) -> Res
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), Failure> {
-    let Prepared { options, policy, plan, socket_access, rules, rdma, messages, functions } = prepared;
+    let Prepared { options, policy, plan, socket_access, rules, rdma, messages, functions, take_over } = prepared;
     let path = args.listen.clone().unwrap_or_else(place::usual);
     if path.as_os_str().len() > MAX_PATH {
         return Err(Failure::Usage(format!("--listen {}: longer than {MAX_PATH} bytes", path.display())));
     }
     // Before anybody finds the card: it may not be divided so.
-    let mut functions = functions.map(|spec| PciFunctions::listen(&options, &spec.path, spec.count)).transpose()?;
-    let daemon = Daemon::start(&path, &options, policy.clone(), &rules)?;
+    let (mut functions, socket) = match functions {
+        Some(spec) if take_over => {
+            let (functions, socket) = PciFunctions::take_over(&options, &spec.path, spec.count, &path)?;
+            (Some(functions), socket)
+        }
+        Some(spec) => (Some(PciFunctions::listen(&options, &spec.path, spec.count)?), None),
+        None => (None, None),
+    };
+    let daemon = match &socket {
+        Some(_) => Daemon::start_unheard(&options, policy.clone(), &rules)?,
+        None => Daemon::start(&path, &options, policy.clone(), &rules)?,
+    };
+    if let Some(functions) = &mut functions {
+        let listener = socket.as_ref().map_or_else(|| daemon.listener(), |socket| socket.try_clone().map(Some));
+        functions.listen_also(&path, listener)?;
+    }
     let mut engine = rdma.as_ref().map(|options| RdmaEngine::listen(&path, options)).transpose()?;
     let mut message_engine = messages.map(|_| MessageEngine::listen(&path)).transpose()?;
     if let (Some(socket_access), Some(own)) = (socket_access, daemon.socket()) {
@@ -415,12 +447,16 @@ pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), F
     if let Some(functions) = &mut functions {
         functions.start(&daemon)?;
     }
+    socket.into_iter().for_each(|socket| daemon.listen_on(socket, &path));
     announce(shared, &path, &options, rdma.as_ref(), functions.as_ref())?;
     if args.until_eof {
         thread::spawn(stop::with_standard_input);
     }
-    while !stop::asked() {
+    while !stop::asked() && !functions.as_ref().is_some_and(PciFunctions::are_given) {
         thread::sleep(NAP);
+    }
+    if functions.as_ref().is_some_and(PciFunctions::are_given) {
+        daemon.leave_socket();
     }
     drop(functions);
     drop(engine);

@@ -123,6 +123,15 @@ impl Server {
         Ok(kick)
     }
 
+    /// Listens by what another card has handed over, if it has.
+    pub(super) fn take_listener(&mut self) {
+        let listener = self.shared.handed_over.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(listener) = listener {
+            self.listener = Some(listener);
+            self.listen_again();
+        }
+    }
+
     pub(super) fn take_arrivals(&mut self) {
         let arrivals = core::mem::take(&mut *self.shared.arrivals.lock().unwrap_or_else(PoisonError::into_inner));
         arrivals.into_iter().for_each(|(socket, own)| self.welcome(socket, own));

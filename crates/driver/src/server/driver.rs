@@ -83,7 +83,9 @@ pub struct Driver {
     card: Arc<Card>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    place: Option<ListenPath>,
+    place: Mutex<Option<ListenPath>>,
+    // What it listens at, for the card after it.
+    listener: Mutex<Option<OwnedFd>>,
     // The last field, hence the last to be dropped.
     alive: Arc<()>,
 }
@@ -94,7 +96,15 @@ impl Driver {
     /// # Errors
     /// [`DriverError`].
     pub fn embedded(card: Card) -> Result<Self, DriverError> {
-        Self::start(card, None, None, Policy::closed())
+        Self::unheard(card, Policy::closed())
+    }
+
+    /// A card that programs reach once it [listens](Driver::listen_on) in the place of another.
+    ///
+    /// # Errors
+    /// [`DriverError`].
+    pub fn unheard(card: Card, policy: Policy) -> Result<Self, DriverError> {
+        Self::start(card, None, None, policy)
     }
 
     /// A card for all programs that can reach the socket at `path`. A socket left behind by a card that died is
@@ -123,10 +133,12 @@ impl Driver {
         policy: Policy,
     ) -> Result<Self, DriverError> {
         let fds = Fds::raise_limit();
+        let kept = listener.as_ref().map(OwnedFd::try_clone).transpose()?;
         let io = |errno: Errno| DriverError::System(errno.into());
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io)?;
         let (arrivals, changed) = (Mutex::default(), Mutex::default());
-        let shared = Arc::new(Shared { arrivals, changed, stop: AtomicBool::new(false), wake });
+        let (stop, handed_over) = (AtomicBool::new(false), Mutex::default());
+        let shared = Arc::new(Shared { arrivals, changed, handed_over, stop, wake });
         let mut controllers = HashMap::new();
         let tree = Tree::parse(card.device_tree())?;
         for direction in [Direction::Rx, Direction::Tx] {
@@ -176,7 +188,37 @@ impl Driver {
         };
         let builder = std::thread::Builder::new().name("millrace-driver".to_owned());
         let thread = builder.spawn(move || server.run())?;
-        Ok(Self { card, shared, thread: Some(thread), place, alive: Arc::new(()) })
+        let (place, listener) = (Mutex::new(place), Mutex::new(kept));
+        Ok(Self { card, shared, thread: Some(thread), place, listener, alive: Arc::new(()) })
+    }
+
+    /// What it listens at, for the card that takes over from this one; `None`: it listens nowhere.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn listener(&self) -> Result<Option<OwnedFd>, std::io::Error> {
+        let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
+        listener.as_ref().map(OwnedFd::try_clone).transpose()
+    }
+
+    /// Listens from now on by the socket at `path`, which another card has handed over. To be called once, of a card that listens nowhere.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn listen_on(&self, socket: OwnedFd, path: &Path) -> Result<(), std::io::Error> {
+        let kept = socket.try_clone()?;
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = ListenPath::handed_over(path);
+        *self.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
+        *self.shared.handed_over.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket);
+        self.shared.wake();
+        Ok(())
+    }
+
+    /// Another card listens there from now on: the socket stays when this one ends.
+    pub fn leave_socket(&self) {
+        if let Some(place) = self.place.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            place.leave();
+        }
     }
 
     /// The card.
@@ -186,7 +228,7 @@ impl Driver {
 
     /// Which socket it listens on, whatever is at the path by now; `None`: on none.
     pub fn socket(&self) -> Option<SocketIdentity> {
-        self.place.as_ref().map(|place| place.own)
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|place| place.own)
     }
 
     /// Expires when nothing of the card and its driver is left: threads have ended, ports are closed.
@@ -227,6 +269,6 @@ impl Drop for Driver {
         self.shared.wake();
         // A server that panicked has said so already.
         let _ = self.thread.take().map(JoinHandle::join);
-        drop(self.place.take());
+        drop(self.place.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }

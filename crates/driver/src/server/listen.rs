@@ -34,6 +34,19 @@ pub(super) struct ListenPath {
     pub own: SocketIdentity,
 }
 
+impl ListenPath {
+    /// A path where a card before this one listened; `None`: no socket is there any more.
+    pub fn handed_over(path: &Path) -> Option<Self> {
+        let Ok(Found::Socket(own, _)) = look(path) else { return None };
+        Some(Self { path: path.to_owned(), own })
+    }
+
+    /// Another card has it: nothing is removed.
+    pub fn leave(mut self) {
+        self.own = SocketIdentity { device: 0, inode: 0 };
+    }
+}
+
 impl Drop for ListenPath {
     fn drop(&mut self) {
         // Another card may have taken the place since somebody removed our socket.

@@ -178,6 +178,7 @@ impl Server {
             let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
             self.take_arrivals();
             self.take_changed();
+            self.take_listener();
         }
     }
 

@@ -19,6 +19,8 @@ pub(super) struct Changed {
 pub(super) struct Shared {
     /// Sockets, and the memory on which the other end may start queues through their registers.
     pub arrivals: Mutex<Vec<(OwnedFd, Option<Own>)>>,
+    /// What programs call at from now on, from a card before this one.
+    pub handed_over: Mutex<Option<OwnedFd>>,
     /// From the threads that make changes.
     pub changed: Mutex<Vec<Changed>>,
     pub stop: AtomicBool,

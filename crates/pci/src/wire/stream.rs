@@ -1,7 +1,8 @@
 //! A connection as a stream of messages. Nothing here waits: what has not come yet comes later, and what does not go now
 //! goes later; there is never more than one answer to be sent, and nothing is read before it has gone.
 
-use super::message::{HEADER, Header, MOST_FDS};
+use super::message::{HEADER, Header, MOST_BODY, MOST_FDS};
+use crate::handover::{Fds, SavedStream, TakenFds, hex, unhex};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
@@ -48,6 +49,29 @@ impl Stream {
     pub fn new(socket: UnixStream) -> Self {
         let (bytes, fds, out) = (Vec::new(), Vec::new(), Vec::new());
         Self { socket, bytes, header: None, fds, out, gone: 0, out_fd: None }
+    }
+
+    /// What of it is under way, in words.
+    pub fn save<'s>(&'s self, fds: &mut Fds<'s>) -> SavedStream {
+        SavedStream {
+            socket: fds.add(self.socket.as_fd()),
+            came: hex(&self.bytes),
+            came_fds: self.fds.iter().map(|fd| fds.add(fd.as_fd())).collect(),
+            rest: hex(&self.out[self.gone..]),
+            rest_fd: self.out_fd.as_ref().map(|fd| fds.add(fd.as_fd())),
+        }
+    }
+
+    /// A connection that another card has had, at the byte where that one was.
+    pub fn restore(saved: &SavedStream, fds: &mut TakenFds) -> Result<Self, String> {
+        let mut stream = Self::new(fds.take(saved.socket)?.into());
+        (stream.bytes, stream.out) = (unhex(&saved.came)?, unhex(&saved.rest)?);
+        stream.fds = saved.came_fds.iter().map(|&fd| fds.take(fd)).collect::<Result<_, _>>()?;
+        stream.out_fd = saved.rest_fd.map(|fd| fds.take(fd)).transpose()?.map(Arc::new);
+        if stream.bytes.len() > HEADER + MOST_BODY || stream.fds.len() > MOST_FDS {
+            return Err("more of a message than any message has".to_owned());
+        }
+        Ok(stream)
     }
 
     /// The other side sees the end. To be dropped where it may take long: what has come, and what nobody has read, is closed with it.

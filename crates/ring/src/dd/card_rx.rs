@@ -3,6 +3,7 @@
 use super::layout::{Ring, Status, given_length};
 use crate::rooms::{Rooms, run_of};
 use crate::{EngineFault, FrameLimits, RxOutcome};
+use millrace_abi::handover::RingPlace;
 use millrace_abi::header::RxMetadata;
 use millrace_dma::{Access, Iotlb, Iova, Span};
 
@@ -73,6 +74,18 @@ impl CardRx {
     #[inline(always)]
     pub fn sync(&mut self) {
         self.iotlb.sync();
+    }
+
+    /// Where it stands, when everything is published. `None`: buffers were taken ahead.
+    pub fn resting_place(&self) -> Option<RingPlace> {
+        let rests = self.in_flight() == 0 && self.shown == self.next;
+        rests.then(|| RingPlace { head: self.ring.index(self.next), ..RingPlace::default() })
+    }
+
+    /// Goes on from there, before anything was delivered.
+    pub fn resume(&mut self, place: &RingPlace) {
+        let at = self.ring.index(place.head);
+        (self.taken, self.next, self.shown) = (at, at, at);
     }
 
     /// Buffers taken whose descriptors were not handed back.

@@ -5,6 +5,7 @@ use super::layout::{Outcome, Ring, Status, given_length};
 use crate::serve::{self, After, BATCH, Reader, Source, Stop, Taken};
 use crate::{Accept, EngineFault, FrameLimits, FrameSink, Served};
 use core::time::Duration;
+use millrace_abi::handover::RingPlace;
 use millrace_abi::launch::LaunchPolicy;
 use millrace_dma::{Access, Iotlb, Iova, Span};
 use std::sync::Arc;
@@ -102,6 +103,17 @@ impl CardTx {
     /// Place of the next descriptor to be handed back.
     pub fn done(&self) -> u32 {
         self.ring.index(self.done)
+    }
+
+    /// Where it stands. `None`: some that were taken are not handed back.
+    pub fn resting_place(&self) -> Option<RingPlace> {
+        (self.in_flight() == 0).then(|| RingPlace { head: self.head(), ..RingPlace::default() })
+    }
+
+    /// Goes on from there, before anything was served.
+    pub fn resume(&mut self, place: &RingPlace) {
+        self.head = self.ring.index(place.head);
+        self.done = self.head;
     }
 
     /// The translation cache of this queue.

@@ -6,6 +6,7 @@ use crate::index::{Mask, RingIndex};
 use crate::rooms::{Rooms, run_of};
 use crate::{EngineFault, FrameLimits, RxOutcome};
 use millrace_abi::control::FaultKind;
+use millrace_abi::handover::RingPlace;
 use millrace_dma::{Access, Iotlb, Iova, Ordering, Slots32, Slots64, Span, Word64};
 
 /// What START gives the card for an RX queue.
@@ -64,6 +65,18 @@ impl CardRx {
     /// HHP.
     pub fn hhp(&self) -> u32 {
         self.hhp.get()
+    }
+
+    /// Where it stands, when everything is published.
+    pub fn place(&self) -> RingPlace {
+        RingPlace { head: self.hdp.get(), headers: self.hhp.get(), upper: self.upper, run: None }
+    }
+
+    /// Goes on from there, before anything was delivered. What software has posted is not known yet.
+    pub fn resume(&mut self, place: &RingPlace) {
+        (self.hdp, self.hhp) = (self.descriptors.index(place.head), self.headers.index(place.headers));
+        (self.sdp, self.shp) = (self.hdp, self.headers.add(self.hhp, 1));
+        self.upper = place.upper;
     }
 
     /// The translation cache of this queue.

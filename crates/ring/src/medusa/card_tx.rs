@@ -8,6 +8,7 @@ use crate::serve::{self, After, BATCH, Reader, Source, Stop, Taken};
 use crate::{EngineFault, FrameLimits, FrameSink, Served};
 use core::cell::Cell;
 use millrace_abi::control::FaultKind;
+use millrace_abi::handover::RingPlace;
 use millrace_dma::{Access, Iotlb, Iova, Ordering, Slots64, Span, Word64};
 
 /// What START gives the card for a TX queue.
@@ -56,6 +57,16 @@ impl CardTx {
     /// HDP.
     pub fn hdp(&self) -> u32 {
         self.head.get()
+    }
+
+    /// Where it stands: of a packet of several descriptors that has not gone, at its beginning.
+    pub fn place(&self) -> RingPlace {
+        RingPlace { head: self.head.get(), upper: self.upper, ..RingPlace::default() }
+    }
+
+    /// Goes on from there, before anything was served.
+    pub fn resume(&mut self, place: &RingPlace) {
+        (self.head, self.upper) = (self.mask.index(place.head), place.upper);
     }
 
     /// The translation cache of this queue.

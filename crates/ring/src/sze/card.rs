@@ -6,6 +6,7 @@ use crate::budget::Allowance;
 use crate::serve::{self, After, Reader, Source, Stop, Taken};
 use crate::{EngineFault, FrameLimits, FrameSink, RxOutcome, Served};
 use millrace_abi::control::FaultKind;
+use millrace_abi::handover::RingPlace;
 use millrace_dma::{Iotlb, Iova, Ordering, Span, Word64};
 
 /// What START gives the card for a queue of either direction.
@@ -59,6 +60,18 @@ impl CardTx {
     /// HW in bytes.
     pub fn hw(&self) -> u32 {
         self.hw
+    }
+
+    /// Where it stands, between two packets.
+    pub fn place(&self) -> RingPlace {
+        RingPlace { head: self.hw, run: Some(self.place.save()), ..RingPlace::default() }
+    }
+
+    /// Goes on from there, before anything has moved. Without a run of pages it begins with the first one.
+    pub fn resume(&mut self, place: &RingPlace) {
+        self.hw = place.head & self.mask & !7;
+        self.sw = self.hw;
+        self.place = place.run.map_or(self.place, Place::restore);
     }
 
     /// The translation cache of this queue.
@@ -265,6 +278,19 @@ impl CardRx {
     /// HW in bytes.
     pub fn hw(&self) -> u32 {
         self.hw
+    }
+
+    /// Where it stands, between two packets.
+    pub fn place(&self) -> RingPlace {
+        RingPlace { head: self.hw, run: Some(self.place.save()), ..RingPlace::default() }
+    }
+
+    /// Goes on from there, before anything has moved. Without a run of pages it begins with the first one.
+    pub fn resume(&mut self, place: &RingPlace) {
+        self.hw = place.head & self.mask & !7;
+        // Known room: none.
+        self.sw = self.hw.wrapping_add(8) & self.mask;
+        self.place = place.run.map_or(self.place, Place::restore);
     }
 
     /// The translation cache of this queue.

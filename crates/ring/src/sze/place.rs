@@ -4,6 +4,7 @@ use super::layout::{Descriptor, PAGE_LEN};
 use crate::EngineFault;
 use crate::budget::MAX_CHAIN;
 use millrace_abi::control::FaultKind;
+use millrace_abi::handover::PageRun;
 use millrace_dma::{Iotlb, Iova, Span};
 
 /// The place of the card in the stream: the run of pages it is in, and the descriptor that comes after.
@@ -20,6 +21,16 @@ pub(super) struct Place {
 impl Place {
     pub fn start(descriptors_at: Iova) -> Self {
         Self { at: Iova::default(), left: 0, next: descriptors_at, looked: 0 }
+    }
+
+    /// The same place in words.
+    pub fn save(&self) -> PageRun {
+        PageRun { at: self.at.get(), left: self.left, next: self.next.get() }
+    }
+
+    /// The place that these words say.
+    pub fn restore(run: PageRun) -> Self {
+        Self { at: Iova::new(run.at), left: run.left, next: Iova::new(run.next), looked: 0 }
     }
 
     /// This place, where a packet begins.

@@ -42,7 +42,7 @@ impl Shard {
     }
 
     /// A ring that runs has turns from now on.
-    fn begin(&mut self, place: usize, turns: &mut Turns) {
+    pub(super) fn begin(&mut self, place: usize, turns: &mut Turns) {
         self.tx[place].use_clock(&self.clock);
         let (item, openers) = (Item::Ring(place as u32), &self.tx[place].openers);
         turns.remove(item);
@@ -104,7 +104,7 @@ impl Shard {
     }
 
     /// What a port queue brings is reckoned with whoever listens.
-    fn settle_owner(&self, rx: u32, turns: &mut Turns) {
+    pub(super) fn settle_owner(&self, rx: u32, turns: &mut Turns) {
         let Some(slot) = self.rx_place(rx).and_then(|place| self.rx.get(place)) else { return };
         if let Some(place) = self.ports[slot.port].place(slot.bundle) {
             turns.set_owner(Item::PortQueue(place as u32), self.owner_of(&self.port_queues[place]));

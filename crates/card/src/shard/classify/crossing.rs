@@ -84,6 +84,11 @@ impl Crossings {
         slow
     }
 
+    /// Whether something that another has sent waits here.
+    pub fn has_arrivals(&self) -> bool {
+        self.inward.iter().flatten().any(|way| way.slots() > 0)
+    }
+
     pub fn others(&self) -> impl Iterator<Item = u32> {
         self.inward.iter().enumerate().filter(|(_, way)| way.is_some()).map(|(from, _)| from as u32)
     }

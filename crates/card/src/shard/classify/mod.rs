@@ -162,6 +162,11 @@ impl Classifying {
         self.crossings.others()
     }
 
+    /// Whether something waits here that other workers have sent.
+    pub fn has_arrivals(&self) -> bool {
+        self.crossings.has_arrivals()
+    }
+
     /// Whether another worker may have to be woken.
     #[inline(always)]
     pub fn has_crossed(&self) -> bool {

@@ -11,6 +11,8 @@ use millrace_ring::shared::Reclaimer;
 #[allow(dead_code)]
 pub(crate) struct Answer {
     pub done: bool,
+    /// A frozen RX queue drops when there is no room.
+    pub discard: bool,
     pub tx: Vec<TxEngine>,
     pub rx: Option<Box<RxEngine>>,
     pub reclaimer: Option<Box<Reclaimer>>,

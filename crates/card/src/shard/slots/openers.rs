@@ -164,6 +164,12 @@ impl Openers {
         self.0.iter().for_each(|entry| entry.opener.watch(sleep));
     }
 
+    /// Takes all off a queue that another card may go on with: they need not wake anybody meanwhile, for what they ring is looked at when it goes on.
+    pub fn take_quietly(&mut self, sleep: &Sleep) -> Vec<Opener> {
+        self.awake();
+        self.take_all(sleep)
+    }
+
     pub fn take_all(&mut self, sleep: &Sleep) -> Vec<Opener> {
         let openers: Vec<Opener> = self.0.drain(..).map(|entry| entry.opener).collect();
         openers.iter().for_each(|opener| opener.forget(sleep));

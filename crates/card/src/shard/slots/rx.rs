@@ -1,7 +1,7 @@
 //! An RX queue in its shard.
 
 use super::engine_state::EngineState;
-use super::{Answer, Openers, Wanted};
+use super::{Answer, Openers, Wanted, wake_fence};
 use crate::counters::{Counts, QueueDrop};
 use crate::engine::RxEngine;
 use crate::opener::Opener;
@@ -73,6 +73,31 @@ impl RxSlot {
         openers.into_iter().for_each(|opener| self.openers.add(opener, sleep));
         self.openers.show(QueueState::Running, None);
         self.finish();
+    }
+
+    /// Goes on with an engine that was frozen, here or in another card.
+    pub fn go_on(&mut self, engine: Box<RxEngine>, openers: Vec<Opener>, discard: bool, sleep: &Sleep) {
+        self.engine = EngineState::Running(engine);
+        self.discard = discard;
+        self.unpublished = true;
+        openers.into_iter().for_each(|opener| self.openers.add(opener, sleep));
+        self.finish();
+    }
+
+    /// Takes the engine and the openers off it, who are told nothing but what has come for them.
+    pub fn freeze(&mut self, sleep: &Sleep, answer: &mut Answer) {
+        self.finish();
+        wake_fence();
+        self.announce();
+        answer.rx = self.engine.take();
+        answer.openers = self.openers.take_quietly(sleep);
+        answer.discard = self.discard;
+    }
+
+    /// It has counted so much before it came here.
+    pub fn add_counts(&mut self, counts: &Counts) {
+        self.counts.add(counts);
+        self.queue.counts.publish(&self.counts);
     }
 
     /// Stops it at once. What it held comes back.

@@ -276,6 +276,14 @@ impl TxSlot {
         self.openers.show(QueueState::Stopped, None);
     }
 
+    /// Takes the engine and the openers off it, who are told nothing. Frames that have left the ring and wait go on waiting.
+    pub fn freeze(&mut self, sleep: &Sleep, answer: &mut Answer) {
+        wake_fence();
+        self.announce();
+        answer.tx.extend(self.engine.take().map(|engine| *engine));
+        answer.openers.extend(self.openers.take_quietly(sleep));
+    }
+
     /// Takes everything off it, at once.
     pub fn halt(&mut self, sleep: &Sleep, answer: &mut Answer) {
         answer.tx.extend(self.engine.take().map(|engine| *engine));

@@ -89,3 +89,30 @@ fn a_small_ring_goes_round_without_mistaking_its_own_descriptors_for_new_ones() 
         host.release(ready);
     }
 }
+
+#[test]
+fn another_card_goes_on_where_one_stands() {
+    let memory = Memory::new(4, 8);
+    let (mut host, mut card) = (memory.host_rx(), memory.card_rx(LIMITS));
+    for number in 0..4 {
+        assert!(host.post(memory.iova(number), 2048, number.into()));
+    }
+    for number in 0..100 {
+        assert_eq!(deliver(&mut card, &frame(number, 60)), RxOutcome::Stored);
+        assert_eq!(
+            card.resting_place().is_some(),
+            card.in_flight() == 0 && number % 2 == 1,
+            "what is not shown is nowhere else"
+        );
+        card.publish();
+        let place = card.resting_place().unwrap();
+        card = memory.card_rx(LIMITS);
+        card.resume(&place);
+        assert_eq!(host.ready(9), 1);
+        assert_eq!(memory.read(number % 4, host.received(0).len), frame(number, 60));
+        host.release(1);
+        assert!(host.post(memory.iova(number % 4), 2048, 0));
+    }
+    card.take_posted().unwrap().unwrap();
+    assert_eq!(card.resting_place(), None);
+}

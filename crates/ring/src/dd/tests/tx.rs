@@ -134,3 +134,25 @@ fn a_ring_whose_frames_are_all_out_is_not_served_again() {
     card.complete(4);
     assert_eq!(host.reclaim(), 4);
 }
+
+#[test]
+fn another_card_goes_on_where_one_stands() {
+    let memory = Memory::new(8, 8);
+    let (mut host, mut card) = (memory.host_tx(), memory.card_tx(LIMITS));
+    for number in 0..100 {
+        memory.write(number % 8, &frame(number, 60));
+        assert!(host.post(memory.frame(number % 8, 60)) && host.flush());
+        assert_eq!(serve_all(&mut card).1, [frame(number, 60)]);
+        let place = card.resting_place().unwrap();
+        card = memory.card_tx(LIMITS);
+        card.resume(&place);
+        assert!(!card.pending() && card.is_drained());
+        assert_eq!((card.resting_place(), host.reclaim()), (Some(place), 1));
+    }
+    // One that a port still has cannot be gone on with.
+    assert!(host.post(memory.frame(0, 60)) && host.flush());
+    card.serve_deferred(1, |_, _| Accept::Taken);
+    assert_eq!(card.resting_place(), None);
+    card.complete(1);
+    assert!(card.resting_place().is_some());
+}

@@ -236,3 +236,23 @@ fn metadata_is_divided_like_the_frame() {
         assert_eq!(RxHeader::decode(memory.headers.load(0)).header_len, 16);
     }
 }
+
+#[test]
+fn another_card_goes_on_where_one_stands() {
+    let memory = Memory::new(8, 4);
+    let (mut host, mut card) = (memory.host_rx(), memory.card_rx(LIMITS));
+    assert!(host.post(DATA_AT, 2048) && host.post(DATA_AT.plus(2048), 2048));
+    host.flush();
+    for number in 0..50 {
+        assert_eq!(deliver(&mut card, &frame(number, 60)), RxOutcome::Stored);
+        card.publish();
+        let place = card.place();
+        card = memory.card_rx(LIMITS);
+        card.resume(&place);
+        assert_eq!((host.ready(), host.header(0).len, card.place()), (1, 60, place));
+        assert_eq!(memory.read((number as usize % 2) * 2048, 60), frame(number, 60));
+        host.release(1);
+        assert!(host.post(DATA_AT.plus(u64::from(number % 2) * 2048), 2048));
+        host.flush();
+    }
+}

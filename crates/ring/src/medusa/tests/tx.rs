@@ -296,3 +296,23 @@ fn what_comes_while_a_lone_frame_is_served_is_found_at_the_next_look() {
     assert!(!card.is_lone());
     assert_eq!(serve_all(&mut card).0.frames, 2, "in one call");
 }
+
+#[test]
+fn another_card_goes_on_where_one_stands_with_a_chain_from_its_beginning() {
+    let memory = Memory::new(8, 2);
+    let mut card = memory.card_tx(LIMITS);
+    memory.write(0, &frame(1, 60));
+    memory.write(64, &frame(2, 100));
+    // Up to the middle of a packet of two descriptors.
+    memory.post_raw(&[upper(DATA_AT), buffer(DATA_AT, 60), piece(DATA_AT.plus(64), 40), buffer(DATA_AT.plus(104), 60)]);
+    memory.ring(3, 0);
+    assert_eq!(serve_all(&mut card).1, [frame(1, 60)]);
+    let place = card.place();
+    assert_eq!((place.head, place.upper), (2, Some(DATA_AT.get() >> 30)));
+    let mut card = memory.card_tx(LIMITS);
+    card.resume(&place);
+    assert_eq!(serve_all(&mut card).1.len(), 0);
+    memory.ring(4, 0);
+    assert_eq!(serve_all(&mut card).1, [frame(2, 100)]);
+    assert_eq!((memory.told().descriptors, card.place().head), (4, 4));
+}

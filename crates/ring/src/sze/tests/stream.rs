@@ -337,3 +337,39 @@ fn what_comes_while_a_lone_frame_is_served_is_found_at_the_next_look() {
     assert!(card.pending() > 0 && !card.is_lone());
     assert_eq!(serve_all(&mut card).1, [frame(1, 61), frame(2, 62)]);
 }
+
+#[test]
+fn another_card_goes_on_where_one_stands() {
+    for memory in [Memory::new(8192, 0), Memory::scattered(8192)] {
+        let (mut host, mut card) = (memory.host_tx(0), memory.card_tx());
+        for number in 0..300 {
+            let len = 57 + number % 1400;
+            assert!(send(&mut host, &frame(number, len as usize)));
+            host.flush();
+            assert_eq!(serve_all(&mut card).1, [frame(number, len as usize)]);
+            let place = card.place();
+            card = memory.card_tx();
+            card.resume(&place);
+            assert_eq!((serve_all(&mut card).1.len(), card.place()), (0, place));
+            host.refresh();
+        }
+        memory.doorbell.store(0, Ordering::Relaxed);
+        memory.update.store(0, Ordering::Relaxed);
+        let (mut host, mut card) = (memory.host_rx(0), memory.card_rx());
+        for number in 0..300 {
+            let bytes = frame(number, 57 + number as usize % 1400);
+            assert_eq!(card.deliver(&[], Span::from_slice(&bytes)), Ok(RxOutcome::Stored), "{number}");
+            card.publish();
+            let place = card.place();
+            card = memory.card_rx();
+            card.resume(&place);
+            assert_eq!(
+                (card.known_room().bytes, card.place()),
+                (0, place),
+                "what software has given back is to be asked for"
+            );
+            assert_eq!(receive_all(&mut host), [bytes]);
+            host.flush();
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What another card needs to go on with queues of this one (decision 128).
+
+use crate::card::Card;
+use crate::command::Command;
+use millrace_abi::handover::SavedQueue;
+use millrace_abi::queue::QueueId;
+
+impl Card {
+    /// Takes a running queue from its worker: nothing of it is read or written any more, and its software is told nothing. `false`: it cannot be gone on with, or
+    /// the worker does not answer.
+    pub fn freeze(&self, id: QueueId) -> bool {
+        self.with_queue(id, |queue, mailbox| queue.freeze(mailbox))
+    }
+
+    /// Whether no frame that came from a frozen TX queue waits for room elsewhere, and none is on its way to the worker of this queue.
+    pub fn is_drained(&self, id: QueueId) -> bool {
+        self.with_queue(id, |_, mailbox| mailbox.ask(Command::IsDrained(id)).is_ok_and(|answer| answer.done))
+    }
+
+    /// Everything of a queue that does not run, or is frozen, in words.
+    pub fn save(&self, id: QueueId) -> Option<SavedQueue> {
+        self.bus().queue(id)?.save()
+    }
+
+    /// Takes over what another card has said of a queue that nobody has here. If it ran there, the next START holds it where its ring stands, until
+    /// [`Card::go_on`].
+    pub fn restore(&self, id: QueueId, saved: &SavedQueue) -> bool {
+        self.with_queue(id, |queue, mailbox| queue.restore(saved, mailbox))
+    }
+
+    /// Whether the next START of a queue goes on where another card has stopped: its doorbell is what it is.
+    pub fn is_to_resume(&self, id: QueueId) -> bool {
+        self.bus().queue(id).is_some_and(|queue| queue.is_to_resume())
+    }
+
+    /// After the START of a queue that was to be held: takes over what else was said of it. `false`: it is not held.
+    pub fn settle(&self, id: QueueId, saved: &SavedQueue) -> bool {
+        self.bus().queue(id).is_some_and(|queue| {
+            queue.settle(saved);
+            queue.is_held()
+        })
+    }
+
+    /// A queue that is held is served again. `false`: its worker does not answer; it can be asked again.
+    pub fn go_on(&self, id: QueueId) -> bool {
+        self.with_queue(id, |queue, mailbox| queue.go_on(mailbox))
+    }
+}
