@@ -156,7 +156,7 @@ impl Bell {
 
     /// What is rung, for another process that is to ring it.
     pub fn fd(&self) -> Option<rustix::fd::BorrowedFd<'_>> {
-        self.fd.as_ref().map(|fd| rustix::fd::AsFd::as_fd(fd))
+        self.fd.as_ref().map(rustix::fd::AsFd::as_fd)
     }
 
     /// Whether a thread of the user's rings it.
