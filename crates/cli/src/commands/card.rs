@@ -368,6 +368,9 @@ pub fn prepare(shared: &Shared, args: &CardArgs) -> Result<Prepared, Failure> {
         let problem = "--take-over: connections of programs with --rdma-cpu or --message-cpu cannot be taken over; end that card, and start this one without";
         return Err(Failure::Usage(problem.to_owned()));
     }
+    if args.take_over {
+        check_files(&options.ports)?;
+    }
     let mut ports = options.ports.clone();
     if let Some(RdmaOptions { wire: Some(Wire::Port(port)), .. }) = &rdma {
         ports.push(port.clone());
@@ -384,6 +387,20 @@ pub fn prepare(shared: &Shared, args: &CardArgs) -> Result<Prepared, Failure> {
         functions: args.functions.clone(),
         take_over: args.take_over,
     })
+}
+
+/// Refuses files that the card that runs still writes to: opening them would destroy what it has written, even if it goes on.
+fn check_files(ports: &[String]) -> Result<(), Failure> {
+    for port in ports {
+        // What is wrong with it is said by who opens it.
+        let Ok(spec) = port.parse::<PortSpec>() else { continue };
+        if let Some(file) = spec.overwrites() {
+            return Err(Failure::Usage(format!(
+                "--take-over: the port {port} would begin {file} anew while the card that runs writes to it; end that card, or start this one with another port in its place"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses cores to which no worker can be pinned: it would run on any other.

@@ -65,6 +65,16 @@ pub enum PortSpec {
 impl PortSpec {
     /// How [`PortSpec::None`] is written.
     pub const NONE: &'static str = "none";
+
+    /// A file that opening this port begins anew, whatever is in it and whoever writes to it.
+    pub fn overwrites(&self) -> Option<&str> {
+        match self {
+            PortSpec::Pcap(spec) => spec.write.as_deref(),
+            PortSpec::Trace(spec) => Some(&spec.file),
+            PortSpec::Fault(spec) => spec.port.overwrites(),
+            _ => None,
+        }
+    }
 }
 
 impl FromStr for PortSpec {

@@ -219,3 +219,14 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_port_says_which_file_it_begins_anew() {
+    let of = |text: &str| text.parse::<PortSpec>().unwrap().overwrites().map(str::to_owned);
+    assert_eq!(of("pcap:,write=out.pcap").as_deref(), Some("out.pcap"));
+    assert_eq!(of("trace:t.pcap,port=(null)").as_deref(), Some("t.pcap"));
+    assert_eq!(of("fault:loss=1%,port=(pcap:in.pcap,write=deep.pcap)").as_deref(), Some("deep.pcap"));
+    assert_eq!(of("pcap:in.pcap"), None);
+    assert_eq!(of("fault:loss=1%,port=(null)"), None);
+    assert_eq!(of("loopback"), None);
+}
