@@ -2,7 +2,7 @@
 
 use super::path_beside;
 use super::state::{SavedCard, TakenFds, VERSION, check_version, read};
-use super::wire::{Asked, Said, Talk};
+use super::wire::{Asked, LATE, Said, Talk};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -89,7 +89,12 @@ fn greet(talk: &Talk, trees: Vec<u32>, listen: Option<&Path>) -> Result<Sockets,
     let until = Instant::now() + PATIENCE;
     let (count, listen) = (trees.len(), listen.map(|path| path.display().to_string()));
     talk.send(&Asked::Hello { version: VERSION.into(), trees, listen }, &[], until)?;
-    let (said, fds) = talk.receive(until)?;
+    let answer = talk.receive(until);
+    let (said, fds) = answer.map_err(|why| match &*why {
+        // It talks to one card at a time, and to none before it has started.
+        LATE => format!("{LATE}: another one may be about to take over from it, or it is still starting"),
+        _ => why,
+    })?;
     let has_card = match said {
         Said::Welcome { version, card } => {
             check_version(Some(version))?;

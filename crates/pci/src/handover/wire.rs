@@ -73,7 +73,7 @@ impl Talk {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err("the other card does not answer in time".to_owned());
+                return Err(LATE.to_owned());
             }
             let left = left + Duration::from_millis(1);
             let most = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
@@ -96,6 +96,11 @@ impl Talk {
 
     pub fn send(&self, message: &impl Serialize, fds: &[BorrowedFd<'_>], until: Instant) -> Result<(), String> {
         let bytes = serde_json::to_vec(message).map_err(|error| error.to_string())?;
+        if fds.len() > MOST_FDS {
+            // Only the sockets of a welcome are not divided: two of them are no function's.
+            let most = MOST_FDS - 2;
+            return Err(format!("at most {most} functions can be taken over"));
+        }
         let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(MOST_FDS))];
         loop {
             let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -182,4 +187,5 @@ impl Talk {
     }
 }
 
+pub(super) const LATE: &str = "the other card does not answer in time";
 const GONE: &str = "the other card has hung up";
