@@ -103,6 +103,11 @@ impl PciFunctions {
         self.0.are_given()
     }
 
+    /// Ends them. Whether another card has taken over by then.
+    pub fn end(self) -> bool {
+        self.0.end()
+    }
+
     /// Which sockets they are.
     pub fn sockets(&self) -> impl Iterator<Item = (&Path, SocketIdentity)> {
         self.0.sockets().map(|(path, (device, inode))| (path, SocketIdentity { device, inode }))

@@ -225,6 +225,14 @@ impl Functions {
             ready.push((server, launch));
         }
         let sockets = sockets.into_iter().collect::<Result<Vec<_>, _>>()?;
+        // All that can fail, before the machines of another card are this one's.
+        let stop = Arc::new(event()?);
+        let (launch_giver, launched) = sync_channel::<Giver>(1);
+        self.giver = Some(Guarded::start("millrace-handover", stop.clone(), move || {
+            if let Ok(giver) = launched.recv() {
+                giver.run();
+            }
+        })?);
         if let Some(predecessor) = self.handover.predecessor.take() {
             take_over(&predecessor, &mut ready)?;
             self.handover.listener.keep(true);
@@ -235,18 +243,21 @@ impl Functions {
             let _ = launch.send(server);
         }
         let Handover { path, card, given, .. } = &mut self.handover;
-        let stop = Arc::new(event()?);
         let giver = for_next.pop().map(|listener| Giver {
             entrance: Entrance::at_socket(listener, owner_only()).without_descriptors(),
-            stop: stop.clone(),
+            stop,
             functions: asks,
             trees: self.trees.clone(),
             sockets,
             card: card.take(),
+            closer: Arc::default(),
             given: given.clone(),
             path: path.clone(),
         });
-        self.giver = giver.map(|giver| Guarded::start("millrace-handover", stop, move || giver.run())).transpose()?;
+        if let Some(giver) = giver {
+            // Its thread waits for it.
+            let _ = launch_giver.send(giver);
+        }
         let all: Vec<_> =
             self.served.iter().map(|served| (served.path.display().to_string(), served.counting.clone())).collect();
         let counts = move || {
@@ -260,6 +271,14 @@ impl Functions {
     pub fn are_given(&self) -> bool {
         // Acquire pairs with the Release of the thread that has given them.
         self.handover.given.load(Ordering::Acquire)
+    }
+
+    /// Ends, and says whether another card has taken over by then: what this one listens at is that one's.
+    #[must_use]
+    pub fn end(mut self) -> bool {
+        // It may be in the midst of handing over: the others wait for it.
+        drop(self.giver.take());
+        self.are_given()
     }
 
     /// Where they are, in order.

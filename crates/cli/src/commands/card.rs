@@ -472,10 +472,10 @@ pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), F
     while !stop::asked() && !functions.as_ref().is_some_and(PciFunctions::are_given) {
         thread::sleep(NAP);
     }
-    if functions.as_ref().is_some_and(PciFunctions::are_given) {
+    // Another card may be about to have everything: whether it has is known when the thread that gives it has ended.
+    if functions.is_some_and(PciFunctions::end) {
         daemon.leave_socket();
     }
-    drop(functions);
     drop(engine);
     drop(message_engine);
     drop(daemon);

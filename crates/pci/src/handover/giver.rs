@@ -5,7 +5,7 @@ use super::state::{Fds, SavedCard, VERSION, check_version};
 use super::wire::{Asked, Said, Talk};
 use crate::server::Server;
 use millrace_abi::queue::Direction;
-use millrace_callers::{Call, Entrance, WAITS};
+use millrace_callers::{Call, Closer, Entrance, WAITS};
 use millrace_port::notice;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -86,6 +86,8 @@ pub(crate) struct Giver {
     /// What the next card listens at: for the one after it, for machines, and for programs.
     pub sockets: Vec<OwnedFd>,
     pub card: Option<(PathBuf, OwnedFd)>,
+    /// Closes what other cards send that is not wanted.
+    pub closer: Arc<Mutex<Closer>>,
     /// Set when another card has everything.
     pub given: Arc<AtomicBool>,
     pub path: PathBuf,
@@ -97,7 +99,7 @@ impl Giver {
         while self.look() {
             let Some(call) = self.entrance.accept() else { continue };
             let Call::In(socket, caller) = call else { continue };
-            let talk = Talk { socket, stop: Some(self.stop.clone()) };
+            let talk = Talk { socket, stop: Some(self.stop.clone()), closer: self.closer.clone() };
             let (path, pid) = (self.path.display().to_string(), caller.pid);
             match self.serve(&talk) {
                 Ok(machines) => {
@@ -122,7 +124,9 @@ impl Giver {
     /// Waits for the next card; `false`: this is the end.
     fn look(&mut self) -> bool {
         let stop = self.stop.clone();
-        let caller = self.entrance.fd();
+        // Nobody is listened to while much of what others have sent is still being closed.
+        let is_full = self.closer.lock().unwrap_or_else(PoisonError::into_inner).is_full();
+        let caller = if is_full { None } else { self.entrance.fd() };
         let most = Timespec { tv_sec: 0, tv_nsec: WAITS.as_nanos() as i64 };
         let most = caller.is_none().then_some(&most);
         let called = match caller {
@@ -138,16 +142,18 @@ impl Giver {
     /// Hands everything over to the card at the other end. Returns how many machines there were.
     fn serve(&self, talk: &Talk) -> Result<usize, String> {
         self.greet(talk)?;
-        match talk.receive(Instant::now() + PREPARES)?.0 {
+        match talk.hear(Instant::now() + PREPARES)? {
             Asked::Prepare => {}
             Asked::Refused(why) => return Err(why),
             _ => return Err("a message that does not belong here".to_owned()),
         }
-        let until = Instant::now() + COMES_BY;
+        // From here on machines wait, those that come by first the longest.
+        let until = Instant::now() + PAUSE;
+        let comes_by = Instant::now() + COMES_BY;
         let mut all = Vec::new();
         for asks in &self.functions {
             let (from, give_back) = asks.ask();
-            match from.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            match from.recv_timeout(comes_by.saturating_duration_since(Instant::now())) {
                 Ok(server) => all.push(Borrowed { server, give_back }),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     resume(all);
@@ -155,7 +161,7 @@ impl Giver {
                 }
             }
         }
-        match give(talk, &mut all, Instant::now() + PAUSE) {
+        match give(talk, &mut all, until) {
             Ok(machines) => {
                 all.iter_mut().for_each(|borrowed| borrowed.server.leave());
                 Ok(machines)
@@ -170,7 +176,7 @@ impl Giver {
     /// Whether the other is a card that can go on with these functions; it gets what it listens at.
     fn greet(&self, talk: &Talk) -> Result<(), String> {
         let until = Instant::now() + PATIENCE;
-        let Asked::Hello { version, trees, listen } = talk.receive(until)?.0 else {
+        let Asked::Hello { version, trees, listen } = talk.hear(until)? else {
             return Err("a message that does not belong here".to_owned());
         };
         check_version(Some(version))?;
@@ -200,7 +206,7 @@ fn give(talk: &Talk, all: &mut [Borrowed], until: Instant) -> Result<usize, Stri
     let state =
         serde_json::to_vec(&SavedCard { version: VERSION, ports, functions }).map_err(|error| error.to_string())?;
     talk.send_state(&state, &fds.0, until)?;
-    match talk.receive(until)?.0 {
+    match talk.hear(until)? {
         Asked::Taken => {}
         Asked::Refused(why) => return Err(why),
         _ => return Err("a message that does not belong here".to_owned()),

@@ -7,10 +7,14 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long the other card may take: longer than it waits for anything of ours.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Longer than anybody waits.
+const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 
 /// Why nothing was taken over. The card that runs goes on.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +57,7 @@ impl Predecessor {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(nobody)?;
         connect(&socket, &SocketAddrUnix::new(&path).map_err(nobody)?).map_err(nobody)?;
-        let talk = Talk { socket, stop: None };
+        let talk = Talk { socket, stop: None, closer: Arc::default() };
         let sockets = greet(&talk, trees, listen).map_err(TakeOverError::Refused)?;
         Ok((Self { talk }, sockets))
     }
@@ -66,11 +70,11 @@ impl Predecessor {
         Ok((read(&state)?, fds))
     }
 
-    /// Everything is taken. Once this returns without an error it is ours.
+    /// Everything is taken. Once this returns without an error it is ours. The answer is waited for until it comes, or the other card has
+    /// gone: whoever left before would not know whose the machines are.
     pub fn take(&self) -> Result<(), String> {
-        let until = Instant::now() + PATIENCE;
-        self.talk.send(&Asked::Taken, &[], until)?;
-        match self.talk.receive(until)?.0 {
+        self.talk.send(&Asked::Taken, &[], Instant::now() + PATIENCE)?;
+        match self.talk.hear(Instant::now() + FOR_EVER)? {
             Said::Yours => Ok(()),
             Said::Refused(why) => Err(why),
             _ => Err("an answer that does not belong to the question".to_owned()),

@@ -1,6 +1,7 @@
 //! Messages between two cards: records of JSON, with descriptors. Every wait has an end, and ends also when this card does.
 
 use super::state::TakenFds;
+use millrace_callers::Closer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Most bytes of a record; what is longer goes as a file.
@@ -64,7 +66,9 @@ pub(super) enum Said {
 pub(super) struct Talk {
     pub socket: OwnedFd,
     /// Readable when this card ends.
-    pub stop: Option<std::sync::Arc<OwnedFd>>,
+    pub stop: Option<Arc<OwnedFd>>,
+    /// Closes what comes and is not wanted: that takes as long as whoever made it likes, and machines may be waiting.
+    pub closer: Arc<Mutex<Closer>>,
 }
 
 impl Talk {
@@ -72,10 +76,9 @@ impl Talk {
     fn wait(&self, flags: PollFlags, until: Instant) -> Result<(), String> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(LATE.to_owned());
-            }
-            let left = left + Duration::from_millis(1);
+            let is_late = left.is_zero();
+            // What has come already is taken, however late it is.
+            let left = if is_late { left } else { left + Duration::from_millis(1) };
             let most = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
             let stop = self.stop.as_ref().map_or(self.socket.as_fd(), |stop| stop.as_fd());
             let stop_flags = if self.stop.is_some() { PollFlags::IN } else { PollFlags::empty() };
@@ -90,6 +93,9 @@ impl Talk {
             }
             if !fds[0].revents().is_empty() {
                 return Ok(());
+            }
+            if is_late {
+                return Err(LATE.to_owned());
             }
         }
     }
@@ -140,15 +146,33 @@ impl Talk {
                 _ => None,
             });
             let fds: Vec<OwnedFd> = rights.flatten().collect();
-            if received.bytes == 0 {
-                return Err(GONE.to_owned());
-            }
-            if received.flags.intersects(ReturnFlags::CTRUNC | ReturnFlags::TRUNC) {
-                return Err("a record that is too long, or too few descriptors are left here (`ulimit -n`)".to_owned());
-            }
-            let message = serde_json::from_slice(&bytes[..received.bytes]);
-            return Ok((message.map_err(|error| format!("a message that is none: {error}"))?, fds));
+            let message = if received.bytes == 0 {
+                Err(GONE.to_owned())
+            } else if received.flags.intersects(ReturnFlags::CTRUNC | ReturnFlags::TRUNC) {
+                Err("a record that is too long, or too few descriptors are left here (`ulimit -n`)".to_owned())
+            } else {
+                serde_json::from_slice(&bytes[..received.bytes])
+                    .map_err(|error| format!("a message that is none: {error}"))
+            };
+            return match message {
+                Ok(message) => Ok((message, fds)),
+                Err(why) => {
+                    self.close(fds);
+                    Err(why)
+                }
+            };
         }
+    }
+
+    /// Receives a message that nothing comes with: what does is closed.
+    pub fn hear<T: DeserializeOwned>(&self, until: Instant) -> Result<T, String> {
+        let (message, fds) = self.receive(until)?;
+        self.close(fds);
+        Ok(message)
+    }
+
+    fn close(&self, fds: Vec<OwnedFd>) {
+        self.closer.lock().unwrap_or_else(PoisonError::into_inner).close_all(fds);
     }
 
     /// Sends the state, with its descriptors.
@@ -189,3 +213,48 @@ impl Talk {
 
 pub(super) const LATE: &str = "the other card does not answer in time";
 const GONE: &str = "the other card has hung up";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    fn talks() -> [Talk; 2] {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        [one, other].map(|socket| Talk { socket, stop: None, closer: Arc::default() })
+    }
+
+    #[test]
+    fn what_has_come_is_taken_however_late_it_is() {
+        let [one, other] = talks();
+        let past = Instant::now();
+        assert_eq!(other.hear::<Said>(past).unwrap_err(), LATE);
+        one.send(&Said::Yours, &[], past).unwrap();
+        assert!(matches!(other.hear(past), Ok(Said::Yours)));
+        drop(one);
+        assert_eq!(other.hear::<Said>(past).unwrap_err(), GONE);
+    }
+
+    /// Whoever closes them is not this thread: they are counted until that has happened.
+    #[test]
+    fn what_comes_with_a_message_and_is_not_wanted_is_closed_elsewhere() {
+        let [one, other] = talks();
+        let until = Instant::now() + Duration::from_secs(30);
+        let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let (hold, held) = std::sync::mpsc::channel::<()>();
+        other.closer.lock().unwrap().run(0, move || held.recv().unwrap_or_default());
+        one.send(&Asked::Taken, &[event.as_fd()], until).unwrap();
+        assert!(matches!(other.hear(until), Ok(Asked::Taken)));
+        // No message that is one.
+        one.send(&Said::Yours, &[event.as_fd(), event.as_fd()], until).unwrap();
+        assert!(other.receive::<Asked>(until).is_err());
+        assert_eq!(other.closer.lock().unwrap().count(), 3);
+        drop(hold);
+        while other.closer.lock().unwrap().count() > 0 {
+            assert!(Instant::now() < until, "they are not closed");
+            std::thread::yield_now();
+        }
+    }
+}

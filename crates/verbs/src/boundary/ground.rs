@@ -13,7 +13,7 @@ use core::ptr;
 use millrace_split::Land;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// As in `libmillrace-memory.so` (`crates/memory`).
 #[repr(C)]
@@ -39,6 +39,8 @@ pub(crate) struct Ground {
 static GROUND: OnceLock<Result<Ground, String>> = OnceLock::new();
 /// Whether this process is a child that has a copy of the memory of its parent. Relaxed: it is written by the only thread of a child.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
+/// How many bytes such a child has of it, whichever of its threads asks. Relaxed as above.
+static INHERITED: AtomicUsize = AtomicUsize::new(0);
 
 /// Blocks of so many bytes and more lie there, unless `from=` says something else: `rping` registers parts of a structure of some hundred bytes.
 const FROM: usize = 1;
@@ -216,7 +218,7 @@ extern "C" fn size(block: *mut c_void) -> usize {
 }
 
 extern "C" fn readable(block: *mut c_void) -> usize {
-    let end = ground().map_or(0, |ground| ground.arena.base()) + COPIED.get();
+    let end = ground().map_or(0, |ground| ground.arena.base()) + INHERITED.load(Ordering::Relaxed);
     end.saturating_sub(block.addr())
 }
 
@@ -262,10 +264,10 @@ extern "C" fn in_child() {
     let (base, copy) = (ground.arena.base(), COPY.replace(ptr::null_mut()));
     let at = |offset: usize| ptr::with_exposed_provenance_mut::<c_void>(base + offset);
     let len = if copy.is_null() { 0 } else { COPIED.get() };
-    COPIED.set(len);
     // SAFETY: both are this process's own; what was there is the parent's memory, of which this has a copy.
     let moved = len == 0 || unsafe { mremap_fixed(copy, len, len, MremapFlags::MAYMOVE, at(0)) }.is_ok();
     let kept = if moved { len } else { 0 };
+    INHERITED.store(kept, Ordering::Relaxed);
     let rest = ground.arena.len() - kept;
     if rest > 0 {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
