@@ -91,6 +91,13 @@ static void kinds_of_memory(void)
     free(bytes);
 }
 
+// What a block of the parent had is there when another thread of the child makes it longer.
+static void *longer(void *block)
+{
+    unsigned char *other = realloc(block, 10 * PAGE);
+    return other && other[0] == 2 && other[3 * PAGE - 1] == 2 ? other : NULL;
+}
+
 // A child has a copy, and allocates without its parent's.
 static void children(void)
 {
@@ -105,8 +112,9 @@ static void children(void)
             if (bytes[at] != 1)
                 _exit(2);
         memset((void *)bytes, 2, 3 * PAGE);
-        char *other = realloc((void *)bytes, 10 * PAGE);
-        if (!other || other[3 * PAGE - 1] != 2)
+        pthread_t thread;
+        void *other;
+        if (pthread_create(&thread, NULL, longer, (void *)bytes) != 0 || pthread_join(thread, &other) != 0 || !other)
             _exit(3);
         free(other);
         for (int count = 0; count < 1000; count++) {
@@ -215,8 +223,23 @@ static int killed(void)
     return 1;
 }
 
+// Each time the pages of the one before are there again.
+static int again(int times)
+{
+    for (int time = 0; time < times; time++) {
+        open_device();
+        close_device();
+    }
+    open_device();
+    CHECK(is_there(malloc(PAGE), PAGE), "after %d times", times);
+    close_device();
+    return 0;
+}
+
 int main(int count, char **arguments)
 {
+    if (count > 2 && strcmp(arguments[1], "again") == 0)
+        return again(atoi(arguments[2]));
     if (count > 1 && strcmp(arguments[1], "killed") == 0)
         return killed();
     open_device();

@@ -64,6 +64,7 @@ echo "connections by addresses"
 # What a program has there: its own memory, with all that C lets it do with it, and children that do not reach into it.
 cc -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -o "$scratch/own-memory" "$tests/c/own-memory.c" -L"$verbs_library" -l:libibverbs.so.1 -lpthread
 MILLRACE_VERBS=$guest ours timeout 100 "$scratch/own-memory" >"$scratch/own.out" 2>"$scratch/own.log" || fail "own memory: $(tail -n 5 "$scratch"/own.*)"
+MILLRACE_VERBS=$guest ours timeout 200 "$scratch/own-memory" again 300 >"$scratch/again.out" 2>&1 || fail "opened again: $(tail -n 5 "$scratch/again.out")"
 grep -q "have no room in the memory that can be registered" "$scratch/own.log" || fail "it is not said that there is no room"
 [ "$(grep -c "have no room" "$scratch/own.log")" = 1 ] || fail "it is said more than once"
 grep -q "cannot be registered: they were not allocated" "$scratch/own.log" || fail "why a variable cannot be registered is not said"

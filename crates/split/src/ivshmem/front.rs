@@ -29,6 +29,10 @@ pub struct IvshmemGrants {
     /// The backend: its number, and which of those that have had it.
     backend: (u16, u64),
     free: Arc<Mutex<Runs>>,
+    /// Pages of this connection: the first of each run, and how many.
+    granted: Vec<(u32, u32)>,
+    /// By which the backend knows this connection; 0: it has not been called.
+    number: u64,
     /// Where the endpoint goes at the end, for the next connection of this program.
     home: Option<Arc<Mutex<Option<Endpoint>>>>,
     counts: Counts,
@@ -121,8 +125,8 @@ fn greet<T>(
     let (head, life) = (slices.head(own)?, Arc::new(()));
     let counts = Counts { system_calls: 4, ..Counts::default() };
     let (slices, endpoint) = (slices.clone(), Some(endpoint));
-    let mut grants =
-        IvshmemGrants { endpoint, slices, own, head, backend, free, home, counts, _life: Arc::clone(&life) };
+    let (granted, number, _life) = (Vec::new(), 0, Arc::clone(&life));
+    let mut grants = IvshmemGrants { endpoint, slices, own, head, backend, free, granted, number, home, counts, _life };
     // From here on the endpoint goes home with what is dropped.
     let (control, prepared) = introduce(&mut grants, &life, prepare)?;
     Ok((grants, control, prepared))
@@ -140,7 +144,8 @@ fn introduce<T>(
     beat(grants.head.clone(), Arc::downgrade(life))?;
     grants.head.word64(CONTROL)?.store(control.place, Ordering::Relaxed);
     // Release: the control page is seen by whoever sees this.
-    grants.head.word64(WHO)?.store(RandomState::new().hash_one(control.place) | 1, Ordering::Release);
+    grants.number = RandomState::new().hash_one(control.place) | 1;
+    grants.head.word64(WHO)?.store(grants.number, Ordering::Release);
     grants.ring();
     Ok((control, prepared))
 }
@@ -148,21 +153,31 @@ fn introduce<T>(
 /// The pages of the program before this one, which was killed, are this one's when its backend has others write there no more.
 fn await_end(endpoint: &mut Endpoint, slices: &Slices) -> Result<(), Error> {
     let head = slices.head(endpoint.id())?;
-    let (who, ended) = (head.word64(WHO)?, head.word64(ENDED)?);
+    let who = head.word64(WHO)?;
     let before = who.load(Ordering::Relaxed);
-    if before == 0 {
-        return Ok(());
+    if before != 0 {
+        who.store(0, Ordering::Release);
+        await_end_of(before, endpoint, slices)?;
     }
-    who.store(0, Ordering::Release);
+    Ok(())
+}
+
+/// Whether the backend has nobody write to the pages of that program any more, or there is none.
+fn await_end_of(number: u64, endpoint: &mut Endpoint, slices: &Slices) -> Result<bool, Error> {
+    let head = slices.head(endpoint.id())?;
+    let ended = head.word64(ENDED)?;
     let until = Instant::now() + ENDS;
     // Acquire pairs with the Release in `IvshmemDoor::leave`.
-    while ended.load(Ordering::Acquire) != before && Instant::now() < until {
+    while ended.load(Ordering::Acquire) != number {
         // If there is no backend, nobody writes; it looks by itself, too.
-        let Ok((backend, _)) = find_backend(endpoint, slices, Duration::ZERO) else { break };
+        let Ok((backend, _)) = find_backend(endpoint, slices, Duration::ZERO) else { return Ok(true) };
+        if Instant::now() >= until {
+            return Ok(false);
+        }
         endpoint.wake(backend);
         endpoint.wait(Duration::from_millis(10));
     }
-    Ok(())
+    Ok(true)
 }
 
 /// The slice of a program that has its own memory in it, before it calls a backend and between two calls.
@@ -278,11 +293,14 @@ impl Grants for IvshmemGrants {
             }
         }
         self.counts.pages += u64::from(pages);
+        self.granted.push((first, pages));
         Ok(Granted { window, references: (first..first + pages).map(u64::from).collect(), place: first.into() })
     }
 
     fn end(&mut self, granted: Granted) {
-        lock(&self.free).give_back((granted.place as u32, granted.references.len() as u32));
+        let run = (granted.place as u32, granted.references.len() as u32);
+        self.granted.retain(|other| *other != run);
+        lock(&self.free).give_back(run);
     }
 
     fn ring(&mut self) {
@@ -336,9 +354,13 @@ impl Drop for IvshmemGrants {
             who.store(0, Ordering::Release);
         }
         self.ring();
-        if let Some(home) = &self.home {
-            *lock(home) = self.endpoint.take();
+        let (Some(home), Some(mut endpoint)) = (&self.home, self.endpoint.take()) else { return };
+        // The program goes on, and has these pages for something else next: not before its backend lets nobody write there. If that does not
+        // say so, they are nobody's until the end of the program.
+        if self.number == 0 || await_end_of(self.number, &mut endpoint, &self.slices).unwrap_or(false) {
+            self.granted.drain(..).for_each(|run| lock(&self.free).give_back(run));
         }
+        *lock(home) = Some(endpoint);
     }
 }
 
