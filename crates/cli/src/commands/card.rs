@@ -11,7 +11,7 @@ use millrace_abi::name::{CardOptions, DeviceName, MAX_PATH, OPTIONS, OptionHelp}
 use millrace_abi::tree::CardDescription;
 use millrace_driver::Policy;
 use millrace_flow::language::RuleFile;
-use millrace_port::PortSpec;
+use millrace_port::{PortSpec, notice};
 use millrace_rdma::number::Gid;
 use millrace_tool::cores;
 use millrace_tool::failure::Failure;
@@ -465,7 +465,12 @@ pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), F
         functions.start(&daemon)?;
     }
     socket.into_iter().for_each(|socket| daemon.listen_on(socket, &path));
-    announce(shared, &path, &options, rdma.as_ref(), functions.as_ref())?;
+    let announced = announce(shared, &path, &options, rdma.as_ref(), functions.as_ref());
+    // A card that has taken over has machines by now, which nobody else has: it does not end because nobody reads what it says.
+    match announced {
+        Err(why) if args.take_over => notice::warn(format!("it cannot be said that this card listens: {why}")),
+        announced => announced?,
+    }
     if args.until_eof {
         thread::spawn(stop::with_standard_input);
     }

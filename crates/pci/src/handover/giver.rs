@@ -97,6 +97,9 @@ impl Giver {
     /// Until it is stopped, or another card has everything.
     pub fn run(mut self) {
         while self.look() {
+            if self.is_full() {
+                continue;
+            }
             let Some(call) = self.entrance.accept() else { continue };
             let Call::In(socket, caller) = call else { continue };
             let talk = Talk { socket, stop: Some(self.stop.clone()), closer: self.closer.clone() };
@@ -121,12 +124,16 @@ impl Giver {
         }
     }
 
+    /// Whether so much of what others have sent is still being closed that nothing more is to come.
+    fn is_full(&self) -> bool {
+        self.closer.lock().unwrap_or_else(PoisonError::into_inner).is_full()
+    }
+
     /// Waits for the next card; `false`: this is the end.
     fn look(&mut self) -> bool {
         let stop = self.stop.clone();
         // Nobody is listened to while much of what others have sent is still being closed.
-        let is_full = self.closer.lock().unwrap_or_else(PoisonError::into_inner).is_full();
-        let caller = if is_full { None } else { self.entrance.fd() };
+        let caller = if self.is_full() { None } else { self.entrance.fd() };
         let most = Timespec { tv_sec: 0, tv_nsec: WAITS.as_nanos() as i64 };
         let most = caller.is_none().then_some(&most);
         let called = match caller {

@@ -30,7 +30,7 @@ pub enum TakeOverError {
         source: std::io::Error,
     },
     /// It, or we, do not want to.
-    #[error("the card that runs was not taken over from, and goes on: {0}")]
+    #[error("the other card was not taken over from, and goes on if it is there: {0}")]
     Refused(String),
 }
 

@@ -1,4 +1,5 @@
-//! Messages between two cards: records of JSON, with descriptors. Every wait has an end, and ends also when this card does.
+//! Messages between two cards: records of JSON, with descriptors. Every wait has an end but that for the answer to `taken`
+//! ([`Predecessor::take`](super::taker::Predecessor::take)), and ends also when this card does.
 
 use super::state::TakenFds;
 use millrace_callers::Closer;
@@ -212,7 +213,7 @@ impl Talk {
 }
 
 pub(super) const LATE: &str = "the other card does not answer in time";
-const GONE: &str = "the other card has hung up";
+const GONE: &str = "the other card has hung up, and may have ended";
 
 #[cfg(test)]
 mod tests {
