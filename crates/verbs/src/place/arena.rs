@@ -12,7 +12,7 @@ const UNIT: usize = 16;
 /// Pages that are taken of the transport at a time, if there are so many.
 const CHUNK: u32 = 64;
 /// Blocks at a time.
-const MOST_BLOCKS: u32 = 128 << 10;
+const MOST_BLOCKS: u32 = 512 << 10;
 /// Units have numbers of 32 bits.
 const MOST_PAGES: u32 = u32::MAX / (PAGE / UNIT) as u32;
 
@@ -77,7 +77,7 @@ impl Arena {
     fn make(&self, state: &mut State, len: usize, align: usize, take: impl Fn(u32, u32) -> bool) -> Option<usize> {
         // The first unit may begin before what is aligned.
         let units = len.checked_add(align - UNIT)?.div_ceil(UNIT).max(1);
-        let units = u32::try_from(units).ok()?;
+        let units = rounded(u32::try_from(units).ok()?)?;
         let allocation = state.free.allocate(units)?;
         let first = self.base + allocation.offset as usize * UNIT;
         let end = first + units as usize * UNIT;
@@ -128,6 +128,14 @@ impl Arena {
         let (begin, end) = (begin / PAGE as u64, end.div_ceil(PAGE as u64));
         Some((begin as u32, (end - begin) as u32))
     }
+}
+
+/// As many units, or up to an eighth more: the allocator looks for a length among those that are as long as the next of such numbers, and keeps what is given
+/// back among those of the one before, so that others would not be found again when memory is short.
+fn rounded(units: u32) -> Option<u32> {
+    const DIGITS: u32 = 4;
+    let step = 1 << (u32::BITS - units.leading_zeros()).saturating_sub(DIGITS);
+    units.checked_next_multiple_of(step)
 }
 
 impl State {
@@ -211,6 +219,20 @@ mod tests {
         assert_eq!(asked.load(Ordering::Relaxed), asked_before);
         assert_eq!(arena.allocate(usize::MAX, 16, take), Err(3));
         assert_eq!(arena.allocate(usize::MAX - 100, PAGE, take), Err(4));
+    }
+
+    #[test]
+    fn what_was_given_back_is_had_again_at_the_same_length_when_there_is_nothing_else() {
+        assert_eq!([1, 7, 15, 16, 17, 4375, 1 << 20].map(rounded), [1, 7, 15, 16, 18, 4608, 1 << 20].map(Some));
+        assert_eq!(rounded(u32::MAX), None);
+        for len in [16, 100, 1000, 70_000, 123_456, 1_000_000] {
+            let arena = Arena::new(BASE, 1000);
+            let all: Vec<usize> = std::iter::from_fn(|| arena.allocate(len, 16, always).ok()).take(2000).collect();
+            for at in all {
+                assert!(arena.free(at));
+                assert_eq!(arena.allocate(len, 16, always), Ok(at), "{len}");
+            }
+        }
     }
 
     #[test]
