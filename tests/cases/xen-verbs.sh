@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Verbs programs of Debian in domains of Xen (split=xen): what they allocate are pages of gntalloc from the first, granted to domain 0, whose backend moves the bytes
 # between two domains, and between a domain and domain 0 itself (over memory that a server of ivshmem shares there). A program that is killed frees what it had.
-# long: it boots three machines in an emulated one
+# alone: it boots three machines in an emulated one, which has too little of the processor beside others
 . "$(dirname "$0")/../lib.sh"
 . "$tests/xen.sh"
 . "$tests/verbs.sh"

@@ -2,7 +2,7 @@
 # The split driver under Xen itself: hypervisor, domain 0 and two domains of Debian's kernel in an emulated machine. Backend in domain 0; bytes between domain 0 and a
 # domain, and between two domains, each copied once, with no page granted and no call of the hypervisor for a transfer of a busy pair; and from a domain over a port to a guest
 # of another backend; a program that is killed, a domain that is destroyed and a backend that is killed are noticed by those that are left, who go on.
-# long: it boots three machines in an emulated one
+# alone: it boots three machines in an emulated one, which has too little of the processor beside others
 . "$(dirname "$0")/../lib.sh"
 . "$tests/xen.sh"
 domain_has "$scratch/millrace"
