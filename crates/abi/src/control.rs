@@ -13,6 +13,9 @@
 //! 0x100   card        departure, 5 words of 64 bits: a sequence, odd while the others are written; frames that have left since
 //!                     START; the card's clock in ns before and after the last of them was handed to the port; frames that have
 //!                     come off the ring since START, with those that were dropped there
+//! 0x140   card        how far it is, 3 words of 64 bits: HDP in bits 30:0, bit 31 says which of the next two words counts, HHP in bits
+//!                     63:32; the upper address in force, twice. Only of a Medusa queue of a machine whose card has a keeper:
+//!                     a card that follows one that was killed begins there
 //! ```
 //!
 //! Whoever is to signal a sleeper takes the sleeper's flag down first; otherwise each writer has cache lines of its own. A page belongs to one opener, so a hostile opener reaches only its own
@@ -47,10 +50,15 @@ pub const SOFTWARE_SLEEPS_AT: usize = 0x0c0;
 pub const WANTS_STAMPS_AT: usize = 0x0c4;
 /// Offset of the departure, five words of 64 bits: sequence, frames, before, after, taken.
 pub const DEPARTURE_AT: usize = 0x100;
+/// Offset of how far the card is: three words of 64 bits, pointers and two upper addresses.
+pub const PLACE_AT: usize = 0x140;
+/// What stands in the place of an upper address as long as there is none.
+pub const NO_UPPER: u64 = u64::MAX;
 
 const _: () = {
     assert!(DOORBELL_AT / 64 != CARD_SLEEPS_AT / 64 && CARD_SLEEPS_AT / 64 != SOFTWARE_SLEEPS_AT / 64);
     assert!(WANTS_STAMPS_AT / 64 == SOFTWARE_SLEEPS_AT / 64 && DEPARTURE_AT.is_multiple_of(64));
+    assert!(PLACE_AT.is_multiple_of(64) && PLACE_AT >= DEPARTURE_AT + 40);
     assert!(CARD_SLEEPS_AT / 64 == STATE_AT / 64 && STATE_AT / 64 == FAULT_IOVA_AT / 64);
 };
 

@@ -72,4 +72,7 @@ pub struct SavedQueue {
     pub place: Option<RingPlace>,
     /// Whether it stops as soon as it is drained.
     pub is_stopping: bool,
+    /// Whether it runs, and what counts of `place`, `pointers` and `rung` stands in its control page.
+    #[serde(default)]
+    pub is_noted: bool,
 }

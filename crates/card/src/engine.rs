@@ -145,6 +145,13 @@ impl TxEngine {
         }
     }
 
+    /// Says how far it is, where another card may have been killed before it did. RX queues publish whenever they begin.
+    pub fn publish(&mut self) {
+        if let TxEngine::Medusa(engine) = self {
+            engine.publish();
+        }
+    }
+
     /// HW or HDP, and 0 or HHP; DD: HEAD and DONE.
     pub fn pointers(&self) -> [u32; 2] {
         match self {

@@ -2,8 +2,10 @@
 
 use crate::card::Card;
 use crate::command::Command;
-use millrace_abi::handover::SavedQueue;
+use millrace_abi::handover::{RingPlace, SavedQueue};
 use millrace_abi::queue::QueueId;
+use millrace_dma::Window;
+use millrace_ring::medusa::Note;
 
 impl Card {
     /// Takes a running queue from its worker: nothing of it is read or written any more, and its software is told nothing. `false`: it cannot be gone on with, or
@@ -20,6 +22,16 @@ impl Card {
     /// Everything of a queue that does not run, or is frozen, in words.
     pub fn save(&self, id: QueueId) -> Option<SavedQueue> {
         self.bus().queue(id)?.save()
+    }
+
+    /// Everything of a queue in words, whatever it does meanwhile, but for where its ring stands, which is noted in its control page.
+    pub fn describe(&self, id: QueueId) -> Option<SavedQueue> {
+        Some(self.bus().queue(id)?.describe())
+    }
+
+    /// Where the ring of a queue stood when the card that served it was killed, by its control page: `None` if that is none.
+    pub fn noted_place(control: &Window) -> Option<RingPlace> {
+        Note::read(control)
     }
 
     /// Takes over what another card has said of a queue that nobody has here. If it ran there, the next START holds it where its ring stands, until

@@ -35,4 +35,6 @@ pub struct Attachment {
     pub openers: Vec<Opener>,
     /// For a Calypte TX queue: the buffers of the device that software shares. Without them the queue has its own.
     pub buffers: Option<TxBuffers>,
+    /// Medusa: whether the card notes in `control` how far it is, for one that follows it when it is killed.
+    pub is_noted: bool,
 }

@@ -37,7 +37,8 @@ impl<'c> Bench<'c> {
         let (memory, control, domain) = (Region::heap(LEN), Region::heap(PAGE_SIZE), Arc::new(Domain::new()));
         let at = domain.map(memory.window().clone(), Access::ReadWrite, None).unwrap();
         let page = control.window().clone();
-        let attachment = Attachment { domain, control: page, reclaimer: None, openers: Vec::new(), buffers: None };
+        let attachment =
+            Attachment { domain, control: page, reclaimer: None, openers: Vec::new(), buffers: None, is_noted: false };
         card.attach(id, attachment).unwrap();
         Self { card, id, memory, control, at }
     }

@@ -79,6 +79,7 @@ fn a_start_that_cannot_be_is_refused_with_the_reason() {
                     reclaimer: None,
                     openers: Vec::new(),
                     buffers: None,
+                    is_noted: false,
                 }
             ),
             Err(StartError::Running(_))

@@ -51,9 +51,11 @@ const NOT_OF_ROUTERS: [(&str, &str); 12] = [
 ];
 
 /// Options of `card` that a file cannot set, and why.
-const NOT_OF_CARDS: [(&str, &str); 12] = [
+const NOT_OF_CARDS: [(&str, &str); 14] = [
     ("config", "a file names no other file"),
     ("until-eof", "whoever starts the card says how long it lives"),
+    ("keep", "whoever starts the card says whether a keeper has it"),
+    ("kept", "a keeper says so"),
     ("take-over", "whoever starts the card says whether another one runs"),
     ("json", "whoever reads the output says how it is written"),
     ("help", "it is a question"),

@@ -57,6 +57,9 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Hostile(_) | Command::Soak(_) => commands::bench::run(None, env::args_os()),
         // A card gives up privileges before the first thread, which Ctrl-C takes.
         Command::Card(args) => {
+            if args.wants_keeper() {
+                return commands::keep::run(&cli.shared, args);
+            }
             let prepared = commands::card::prepare(&cli.shared, args)?;
             stop::install()?;
             commands::card::run(&cli.shared, args, prepared)

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use millrace_abi::access::Right;
 use millrace_abi::name::{CardOptions, MAX_PATH};
 use millrace_card::Card;
-use millrace_driver::{Driver, Policy, SocketIdentity, peer_of};
+pub use millrace_driver::SocketIdentity;
+use millrace_driver::{Driver, Policy, peer_of};
 use millrace_flow::language::RuleFile;
 use millrace_hosted::{Server as Messages, Start as StartMessages};
 use millrace_link::{Link, LinkError, Wanted};
 use millrace_message::hosted;
-use millrace_pci::{Functions, PciError};
+use millrace_pci::{Functions, Kept, PciError};
 use millrace_rdma::number::Gid;
 use millrace_rdma::served::Quota;
 use millrace_rdma::wire::Format;
@@ -91,6 +92,14 @@ impl PciFunctions {
         Ok((Self(functions), socket))
     }
 
+    /// Has the machines of a keeper, which listens there.
+    pub fn kept(options: &CardOptions, path: &Path, count: u32, kept: Kept) -> Result<Self, Failure> {
+        let functions = Functions::kept(options, path, count, kept);
+        // A bug must not leave half a card: another one goes on with its machines.
+        abort_on_panic();
+        functions.map(Self).map_err(|error| Failure::Usage(format!("--vfio-user: {error}")))
+    }
+
     /// What the card listens at for programs goes to the card that takes over from this one, too.
     pub fn listen_also(&mut self, path: &Path, socket: std::io::Result<Option<OwnedFd>>) -> Result<(), Failure> {
         let socket = socket.map_err(|error| Failure::Usage(format!("--vfio-user: {error}")))?;
@@ -127,6 +136,15 @@ impl PciFunctions {
     pub fn paths(&self) -> Vec<String> {
         self.0.paths().map(|path| path.display().to_string()).collect()
     }
+}
+
+/// A thread that panics ends the process, when it has said why.
+fn abort_on_panic() {
+    let said = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |what| {
+        said(what);
+        std::process::abort();
+    }));
 }
 
 /// Who all programs of a card are whose engine is in the card, if nothing else is said: an address for benchmarks (RFC 2544).

@@ -27,6 +27,8 @@ pub struct Guest {
     pub owner: u32,
     /// The process that emulates it, by which users know it; 0: nobody knows.
     pub pid: u32,
+    /// Whether another card goes on with it when this one is killed.
+    pub is_kept: bool,
     /// The queues that it may start.
     pub queues: HashMap<QueueId, GuestQueue>,
 }
@@ -91,15 +93,15 @@ pub(crate) fn is_start(at: u32, word: &[u8]) -> bool {
 /// Gives a queue the memory that the connection may start it on.
 pub(crate) fn attach(card: &Card, id: QueueId, own: &Own) -> Result<(), StartError> {
     let refused = || StartError::NoMemory(id);
-    let (domain, control, owner, call) = match own {
+    let (domain, control, owner, call, is_noted) = match own {
         // Nobody waits for this opener.
         Own::Process => {
             let control = Region::allocate(PAGE_SIZE, Pages::Ordinary).map_err(|_| refused())?.window().clone();
-            (Arc::new(Domain::own_process()), control, std::process::id(), None)
+            (Arc::new(Domain::own_process()), control, std::process::id(), None, false)
         }
         Own::Guest(guest) => {
             let GuestQueue { control, call } = guest.queues.get(&id).ok_or(StartError::NotAttached(id))?;
-            (guest.domain.clone(), control.clone(), guest.owner, Some(call.clone()))
+            (guest.domain.clone(), control.clone(), guest.owner, Some(call.clone()), guest.is_kept)
         }
     };
     let word = |at| control.word64(at).map_err(|_| refused());
@@ -110,7 +112,7 @@ pub(crate) fn attach(card: &Card, id: QueueId, own: &Own) -> Result<(), StartErr
     }
     // Nobody kicks through this opener: it says when the worker sleeps, so that a doorbell register wakes it only then.
     let opener = Opener { id: 0, owner, control: control.clone(), kick: None, call };
-    card.attach(id, Attachment { domain, control, reclaimer: None, openers: vec![opener], buffers: None })
+    card.attach(id, Attachment { domain, control, reclaimer: None, openers: vec![opener], buffers: None, is_noted })
 }
 
 /// Where the software pointers of a queue are on the bus, and how many bytes they have.

@@ -27,6 +27,7 @@ pub(crate) use giver::{Asks, Giver};
 pub(crate) use state::{Fds, SavedMachine, SavedPiece, SavedStream, SavedVector, TakenFds, hex, unhex};
 pub(crate) use taker::Predecessor;
 pub use taker::TakeOverError;
+pub(crate) use wire::{Said, Talk};
 
 use std::path::{Path, PathBuf};
 

@@ -61,6 +61,11 @@ impl Interrupts {
         Ok(all)
     }
 
+    /// All of them: the event, and whether it is masked.
+    pub fn vectors(&self) -> impl Iterator<Item = (Option<Arc<Bell>>, bool)> {
+        self.vectors.iter().map(|vector| (vector.event.clone(), vector.masked))
+    }
+
     /// Whose machine it is.
     pub fn uid(&self) -> u32 {
         self.uid

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! * `share`: what part of the card a function has. `configuration`, `tree`: what its driver finds.
-//! * `handover`: another card takes over from this one while machines run.
+//! * `handover`: another card takes over from this one while machines run. `keeper`: one that is killed is followed by another.
 //! * `wire`: messages. `server`: the thread. `session`: a machine that has the function. `memory`, `interrupts`: what is its.
 #![forbid(unsafe_code)]
 
@@ -24,6 +24,7 @@ mod configuration;
 mod counters;
 mod handover;
 mod interrupts;
+mod keeper;
 mod memory;
 mod server;
 mod session;
@@ -33,12 +34,14 @@ mod wire;
 
 pub use counters::Counters;
 pub use handover::TakeOverError;
+pub use keeper::{Keeper, Kept, KeptEnd};
 pub use share::ShareError;
 pub use tree::TreeError;
 
 use books::Books;
 use counters::Counting;
 use handover::{Asks, Giver, Predecessor};
+use keeper::Link;
 use millrace_abi::name::CardOptions;
 use millrace_abi::queue::Direction;
 use millrace_abi::stats::FunctionStats;
@@ -50,7 +53,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use server::Server;
+use server::{Door, Server};
 use session::Function;
 use share::Share;
 use std::os::unix::fs::FileTypeExt;
@@ -82,6 +85,12 @@ pub enum PciError {
     /// The system refused fds or a thread.
     #[error("a PCI function cannot be started: {0}")]
     System(#[from] std::io::Error),
+    /// Where its ring stands is noted for queues of Medusa only.
+    #[error("a keeper keeps queues of Medusa only, and {0} of a function is none")]
+    NotKept(millrace_abi::queue::QueueId),
+    /// There is no keeper.
+    #[error("{0}")]
+    Keeper(String),
     /// Nothing was taken over.
     #[error("--take-over: {0}")]
     TakeOver(#[from] TakeOverError),
@@ -105,10 +114,16 @@ impl PciError {
 
 /// A function that listens and is not served yet.
 struct Listening {
-    listener: Listener,
+    source: Source,
     path: PathBuf,
     share: Share,
     tree: Vec<u8>,
+}
+
+/// Where machines come from.
+enum Source {
+    Listener(Listener),
+    Keeper(OwnedFd),
 }
 
 /// A thread that ends with this.
@@ -128,8 +143,8 @@ struct Served {
     asks: Arc<Asks>,
     counting: Arc<Counting>,
     path: PathBuf,
-    // Goes with this, not with the thread: who follows us may listen at the same path.
-    listener: Listener,
+    // Goes with this, not with the thread: who follows us may listen at the same path. `None`: the keeper listens.
+    listener: Option<Listener>,
 }
 
 /// The functions of a card. Dropping this ends them: their machines are hung up on, and their queues stop, unless another card has them.
@@ -139,7 +154,9 @@ pub struct Functions {
     listening: Vec<Listening>,
     served: Vec<Served>,
     trees: Vec<u32>,
-    handover: Handover,
+    // `None`: it has a keeper.
+    handover: Option<Handover>,
+    kept: Option<Kept>,
 }
 
 /// How the next card gets all this, and how this card gets it from one before.
@@ -165,12 +182,12 @@ impl Functions {
             // Nobody but its owner and root: whoever has it can keep a page fault of the card waiting.
             let listener = Listener::private(path.clone(), Carries::Streams);
             let listener = listener.map_err(|errno| PciError::listening(&path, errno))?;
-            listening.push(Listening { listener, path, share, tree });
+            listening.push(Listening { source: Source::Listener(listener), path, share, tree });
         }
         let path = handover::path_beside(path);
         let listener = Listener::private(path.clone(), Carries::Records);
         let listener = listener.map_err(|errno| PciError::listening(&path, errno))?;
-        Ok(Self::new(listening, Handover::new(path, listener, None)))
+        Ok(Self::new(listening, Some(Handover::new(path, listener, None)), None))
     }
 
     /// Listens at the same places instead of the card that does so now, which listens for programs at `listen` and goes on until [`Functions::start`]; returns what
@@ -188,24 +205,43 @@ impl Functions {
         let trees = parts.iter().map(|(_, _, tree)| crc32fast::hash(tree)).collect();
         let (predecessor, sockets) = Predecessor::meet(path, trees, listen)?;
         let listening = parts.into_iter().zip(sockets.functions).map(|((path, share, tree), socket)| Listening {
-            listener: Listener::handed_over(path.clone(), socket),
+            source: Source::Listener(Listener::handed_over(path.clone(), socket)),
             path,
             share,
             tree,
         });
         let path = handover::path_beside(path);
         let listener = Listener::handed_over(path.clone(), sockets.handover);
-        Ok((Self::new(listening.collect(), Handover::new(path, listener, Some(predecessor))), sockets.card))
+        let handover = Handover::new(path, listener, Some(predecessor));
+        Ok((Self::new(listening.collect(), Some(handover), None), sockets.card))
     }
 
-    fn new(listening: Vec<Listening>, handover: Handover) -> Self {
+    /// Has the machines that a [`Keeper`] brings, which listens at the same places.
+    ///
+    /// # Errors
+    /// [`PciError`].
+    pub fn kept(options: &CardOptions, path: &Path, functions: u32, mut kept: Kept) -> Result<Self, PciError> {
+        let parts = parts(options, path, functions).collect::<Result<Vec<_>, _>>()?;
+        let links = kept.links();
+        if links.len() != parts.len() {
+            return Err(PciError::Keeper("the keeper has another number of functions".to_owned()));
+        }
+        let listening = parts.into_iter().zip(links);
+        let listening =
+            listening.map(|((path, share, tree), link)| Listening { source: Source::Keeper(link), path, share, tree });
+        Ok(Self::new(listening.collect(), None, Some(kept)))
+    }
+
+    fn new(listening: Vec<Listening>, handover: Option<Handover>, kept: Option<Kept>) -> Self {
         let trees = listening.iter().map(|function| crc32fast::hash(&function.tree)).collect();
-        Self { giver: None, listening, served: Vec::new(), trees, handover }
+        Self { giver: None, listening, served: Vec::new(), trees, handover, kept }
     }
 
     /// What the card listens at for programs, for the one that takes over from it. Before [`Functions::start`].
     pub fn listens_also(&mut self, path: &Path, socket: OwnedFd) {
-        self.handover.card = Some((path.to_owned(), socket));
+        if let Some(handover) = &mut self.handover {
+            handover.card = Some((path.to_owned(), socket));
+        }
     }
 
     /// Serves them, with a thread for each; those of another card once that has handed them over.
@@ -216,7 +252,8 @@ impl Functions {
         let books = Arc::new(Books::default());
         let mut ready = Vec::new();
         let (mut sockets, mut asks) = (Vec::new(), Vec::new());
-        let mut for_next = self.handover.listener.take().into_iter().collect::<Vec<_>>();
+        let listener = self.handover.as_mut().and_then(|handover| handover.listener.take());
+        let mut for_next = listener.into_iter().collect::<Vec<_>>();
         sockets.extend(for_next.iter().map(AsFd::as_fd).map(|fd| fd.try_clone_to_owned()));
         for function in self.listening.drain(..) {
             let (served, server, launch) = serve(function, driver, &books, &mut sockets)?;
@@ -233,28 +270,29 @@ impl Functions {
                 giver.run();
             }
         })?);
-        if let Some(predecessor) = self.handover.predecessor.take() {
+        if let Some(handover) = &mut self.handover
+            && let Some(predecessor) = handover.predecessor.take()
+        {
             take_over(&predecessor, &mut ready)?;
-            self.handover.listener.keep(true);
-            self.served.iter_mut().for_each(|served| served.listener.keep(true));
+            handover.listener.keep(true);
+            self.served.iter_mut().filter_map(|served| served.listener.as_mut()).for_each(|own| own.keep(true));
         }
         for (server, launch) in ready {
             // Its thread waits for it.
             let _ = launch.send(server);
         }
-        let Handover { path, card, given, .. } = &mut self.handover;
-        let giver = for_next.pop().map(|listener| Giver {
-            entrance: Entrance::at_socket(listener, owner_only()).without_descriptors(),
-            stop,
-            functions: asks,
-            trees: self.trees.clone(),
-            sockets,
-            card: card.take(),
-            closer: Arc::default(),
-            given: given.clone(),
-            path: path.clone(),
-        });
-        if let Some(giver) = giver {
+        if let (Some(Handover { path, card, given, .. }), Some(listener)) = (&mut self.handover, for_next.pop()) {
+            let giver = Giver {
+                entrance: Entrance::at_socket(listener, owner_only()).without_descriptors(),
+                stop,
+                functions: asks,
+                trees: self.trees.clone(),
+                sockets,
+                card: card.take(),
+                closer: Arc::default(),
+                given: given.clone(),
+                path: path.clone(),
+            };
             // Its thread waits for it.
             let _ = launch_giver.send(giver);
         }
@@ -264,13 +302,14 @@ impl Functions {
             all.iter().map(|(path, counting)| FunctionStats { path: path.clone(), events: counting.named() }).collect()
         };
         driver.card().count_functions(Box::new(counts));
-        Ok(())
+        // Its thread waits for what comes by then.
+        self.kept.as_ref().map_or(Ok(()), |kept| kept.is_ready().map_err(PciError::Keeper))
     }
 
     /// Whether another card has taken over: there is nothing left for this one to do.
     pub fn are_given(&self) -> bool {
         // Acquire pairs with the Release of the thread that has given them.
-        self.handover.given.load(Ordering::Acquire)
+        self.handover.as_ref().is_some_and(|handover| handover.given.load(Ordering::Acquire))
     }
 
     /// Ends, and says whether another card has taken over by then: what this one listens at is that one's.
@@ -289,9 +328,14 @@ impl Functions {
 
     /// The same and where the next card calls, and which sockets they are, whatever they are called: the numbers of their file system, and there.
     pub fn sockets(&self) -> impl Iterator<Item = (&Path, (u64, u64))> {
-        let listening = self.listening.iter().map(|function| (&*function.path, function.listener.socket()));
-        let served = self.served.iter().map(|function| (&*function.path, function.listener.socket()));
-        served.chain(listening).chain([(&*self.handover.path, self.handover.listener.socket())])
+        let listening = self.listening.iter().filter_map(|function| match &function.source {
+            Source::Listener(listener) => Some((&*function.path, listener.socket())),
+            Source::Keeper(_) => None,
+        });
+        let served = self.served.iter();
+        let served = served.filter_map(|function| Some((&*function.path, function.listener.as_ref()?.socket())));
+        let handover = self.handover.iter().map(|handover| (&*handover.path, handover.listener.socket()));
+        served.chain(listening).chain(handover)
     }
 
     /// Checksums of their device trees, by which another card knows that it has the same.
@@ -316,8 +360,8 @@ impl Drop for Functions {
         // It may be in the midst of handing over: the others wait for it.
         drop(self.giver.take());
         if self.are_given() {
-            self.handover.listener.keep(false);
-            self.served.iter_mut().for_each(|served| served.listener.keep(false));
+            self.handover.iter_mut().for_each(|handover| handover.listener.keep(false));
+            self.served.iter_mut().filter_map(|served| served.listener.as_mut()).for_each(|own| own.keep(false));
         }
     }
 }
@@ -381,7 +425,7 @@ fn serve(
 ) -> Result<(Served, Box<Server>, Launch), PciError> {
     // No process has such a number.
     static OWNERS: AtomicU32 = AtomicU32::new(1 << 31);
-    let Listening { mut listener, path, share, tree } = function;
+    let Listening { source, path, share, tree } = function;
     let io = |errno: Errno| PciError::System(errno.into());
     let mut controllers = std::collections::HashMap::new();
     let whole = Tree::parse(driver.card().device_tree()).map_err(|error| std::io::Error::other(error.to_string()))?;
@@ -410,12 +454,16 @@ fn serve(
         counting: counting.clone(),
         books: books.clone(),
     };
-    let socket = listener.take().ok_or_else(|| io(Errno::BADF))?;
-    sockets.push(socket.try_clone());
-    let entrance = Entrance::at_socket(socket, owner_only());
+    let (door, listener) = match source {
+        Source::Listener(mut listener) => {
+            let socket = listener.take().ok_or_else(|| io(Errno::BADF))?;
+            sockets.push(socket.try_clone());
+            (Door::Own(Entrance::at_socket(socket, owner_only())), Some(listener))
+        }
+        Source::Keeper(link) => (Door::Keeper(Link::new(link)), None),
+    };
     let (stop, asks) = (Arc::new(event()?), Arc::new(Asks::new().map_err(io)?));
-    let server =
-        Server::new(Arc::new(function), entrance, path.clone(), stop.clone(), asks.clone(), heard).map_err(io)?;
+    let server = Server::new(Arc::new(function), door, path.clone(), stop.clone(), asks.clone(), heard).map_err(io)?;
     let (launch, launched) = sync_channel::<Box<Server>>(1);
     let thread = Guarded::start("millrace-pci", stop, move || {
         if let Ok(server) = launched.recv() {

@@ -82,7 +82,16 @@ struct Mapped {
     region: ForeignRegion,
     debt: Debt,
     // For another card; `None`: the machine has more files than are kept.
-    file: Option<Arc<OwnedFd>>,
+    file: Option<FileName>,
+}
+
+/// Which file it is: the numbers of its file system, and there.
+pub(crate) type FileName = (u64, u64);
+
+/// A file of which there is a descriptor as long as a piece lies in it.
+struct Kept {
+    file: Arc<OwnedFd>,
+    pieces: usize,
 }
 
 /// Most files of a machine of which descriptors are kept, so that another card can map them.
@@ -94,8 +103,7 @@ pub(crate) struct Memory {
     // By first address; none overlaps another.
     pieces: BTreeMap<u64, Piece>,
     books: Arc<Books>,
-    // Which they are: the numbers of their file system, and there.
-    files: HashMap<(u64, u64), Arc<OwnedFd>>,
+    files: HashMap<FileName, Kept>,
     // Addresses that the pieces take, in bytes.
     mapped: u64,
     // [`foreign_cuts`] when nothing of this had been cut yet.
@@ -166,17 +174,41 @@ impl Memory {
     }
 
     /// A descriptor of the file, of which there is one however many pieces of it are mapped.
-    fn keep(&mut self, fd: BorrowedFd<'_>) -> Option<Arc<OwnedFd>> {
+    fn keep(&mut self, fd: BorrowedFd<'_>) -> Option<FileName> {
         let found = fstat(fd).ok()?;
-        if let Some(file) = self.files.get(&(found.st_dev, found.st_ino)) {
-            return Some(file.clone());
+        let name = (found.st_dev, found.st_ino);
+        if let Some(kept) = self.files.get_mut(&name) {
+            kept.pieces += 1;
+            return Some(name);
         }
         if self.files.len() >= MOST_FILES {
             return None;
         }
         let file = Arc::new(fd.try_clone_to_owned().ok()?);
-        self.files.insert((found.st_dev, found.st_ino), file.clone());
-        Some(file)
+        self.files.insert(name, Kept { file, pieces: 1 });
+        Some(name)
+    }
+
+    /// A piece does not lie in this file any more.
+    fn release(&mut self, name: FileName) {
+        let Some(kept) = self.files.get_mut(&name) else { return };
+        kept.pieces -= 1;
+        if kept.pieces == 0 {
+            self.files.remove(&name);
+        }
+    }
+
+    /// The files that it lies in.
+    pub fn files(&self) -> impl Iterator<Item = (FileName, &Arc<OwnedFd>)> {
+        self.files.iter().map(|(&name, kept)| (name, &kept.file))
+    }
+
+    /// All pieces: first and last address, whether the card may write there, where it begins in its file, and which that is. `None`: it came without one. `Some(None)`:
+    /// it is one of too many.
+    pub fn pieces(&self) -> impl Iterator<Item = (u64, u64, bool, u64, Option<Option<FileName>>)> {
+        self.pieces.iter().map(|(&at, &Piece { last, writable, offset, ref memory })| {
+            (at, last, writable, offset, memory.as_ref().map(|mapped| mapped.file))
+        })
     }
 
     /// All pieces in words.
@@ -188,8 +220,9 @@ impl Memory {
                 Some(Mapped { file: None, .. }) => {
                     return Err(format!("the machine has its memory in more than {MOST_FILES} files"));
                 }
-                Some(Mapped { file: Some(file), .. }) => {
-                    Some(*numbers.entry(Arc::as_ptr(file)).or_insert_with(|| fds.add(file.as_fd())))
+                Some(Mapped { file: Some(name), .. }) => {
+                    let kept = self.files.get(name).ok_or("memory of a file that is missing")?;
+                    Some(*numbers.entry(*name).or_insert_with(|| fds.add(kept.file.as_fd())))
                 }
             };
             let Piece { last, writable, offset, .. } = *piece;
@@ -274,8 +307,7 @@ impl Memory {
         }
         if let Some(Piece { memory: Some(Mapped { debt, file, .. }), .. }) = self.pieces.remove(&at) {
             self.mapped -= debt.bytes();
-            drop(file);
-            self.files.retain(|_, file| Arc::strong_count(file) > 1);
+            file.into_iter().for_each(|name| self.release(name));
         }
         Ok(())
     }

@@ -4,8 +4,10 @@
 //! on. What a client hands over is closed by other threads: that takes as long as it likes.
 
 use crate::counters::{Counting, count};
-use crate::handover::{Asks, Fds, SavedMachine, TakenFds};
-use crate::session::{Function, Session};
+use crate::handover::{Asks, Fds, SavedMachine, TakenFds, ports};
+use crate::keeper::{Comes, END, Link};
+use crate::session::{Answer, Function, Session};
+use crate::wire::message::Header;
 use crate::wire::stream::{Came, Stream};
 use millrace_abi::queue::Direction;
 use millrace_callers::{Call, Caller, Closer, Entrance, WAITS};
@@ -22,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a client has to say which version it speaks, and to end a message that it has begun.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// Messages that are taken at a look.
 const MESSAGES: usize = 64;
 /// Connections that are turned away at a look.
@@ -43,12 +45,22 @@ struct Connection {
     /// When it is hung up on, if it is waited for.
     deadline: Option<Instant>,
     who: String,
+    // Whether it comes by a keeper.
+    is_kept: bool,
+}
+
+/// Where machines come from.
+pub(crate) enum Door {
+    /// From outside.
+    Own(Entrance),
+    /// From the keeper.
+    Keeper(Link),
 }
 
 /// What the thread of a function works on.
 pub(crate) struct Server {
     function: Arc<Function>,
-    entrance: Entrance,
+    door: Door,
     path: PathBuf,
     stop: Arc<OwnedFd>,
     // Another card wants what this has.
@@ -65,7 +77,7 @@ pub(crate) struct Server {
 impl Server {
     pub fn new(
         function: Arc<Function>,
-        entrance: Entrance,
+        door: Door,
         path: PathBuf,
         stop: Arc<OwnedFd>,
         asks: Arc<Asks>,
@@ -76,7 +88,7 @@ impl Server {
             epoll::add(&called, call, EventData::new_u64(vector as u64), EventFlags::IN)?;
         }
         let (connection, graves, pause) = (None, Vec::new(), None);
-        Ok(Self { function, entrance, path, stop, asks, calls, called, connection, graves, pause })
+        Ok(Self { function, door, path, stop, asks, calls, called, connection, graves, pause })
     }
 
     pub fn card(&self) -> &Card {
@@ -125,7 +137,14 @@ impl Server {
             choked = session.is_choked();
             soon = if choked { Some(CHOKED) } else { session.is_uneasy().then_some(UNEASY) };
         }
-        let caller = if self.pause.is_none() && self.graves.len() < MOST_GRAVES { self.entrance.fd() } else { None };
+        let is_open = self.pause.is_none() && self.graves.len() < MOST_GRAVES;
+        let caller = match &mut self.door {
+            _ if !is_open => None,
+            Door::Own(entrance) => entrance.fd(),
+            // It brings the next when this one has gone.
+            Door::Keeper(_) if self.connection.is_some() => Some(self.asks.event.as_fd()),
+            Door::Keeper(link) => Some(link.fd()),
+        };
         // Something that nobody will tell of: descriptors, or what is being closed.
         soon = if caller.is_none() { Some(soon.unwrap_or(WAITS)) } else { soon };
         let until = [self.pause, deadline, soon.map(|soon| now + soon)].into_iter().flatten().min();
@@ -189,7 +208,11 @@ impl Server {
     }
 
     fn end(&mut self, why: &str) {
-        if let Some(Connection { stream, session, who, .. }) = self.connection.take() {
+        if let Some(Connection { mut stream, session, who, is_kept, .. }) = self.connection.take() {
+            if is_kept && !stream.is_sending() {
+                // Or the keeper would think that this card has died. It may have gone itself.
+                let _ = stream.send(Header::command(END).message(why.as_bytes()), Vec::new());
+            }
             let mut left = session.end();
             // The machine sees the end when its queues have stopped.
             stream.shut();
@@ -205,14 +228,15 @@ impl Server {
     /// Lets one in, or turns some away.
     fn accept(&mut self) {
         for _ in 0..STRANGERS {
-            match self.entrance.accept() {
+            let Door::Own(entrance) = &mut self.door else { return self.take_from_keeper() };
+            match entrance.accept() {
                 Some(Call::In(socket, _)) if self.connection.is_some() => {
                     count(&self.counting().turned_away);
-                    self.entrance.turn_away(socket);
+                    self.turn_away(socket);
                     let path = self.path.display();
                     notice::info(|| format!("a second machine was turned away from the PCI function at {path}"));
                 }
-                Some(Call::In(socket, caller)) => self.let_in(socket, caller),
+                Some(Call::In(socket, caller)) => return self.let_in(socket, caller),
                 Some(Call::Refused(caller)) => {
                     count(&self.counting().refused_users);
                     let path = self.path.display();
@@ -237,14 +261,67 @@ impl Server {
                 let path = self.path.display();
                 notice::info(|| format!("{who} has connected to the PCI function at {path}"));
                 let deadline = Some(Instant::now() + PATIENCE);
-                self.connection = Some(Connection { stream: Stream::new(socket.into()), session, deadline, who });
+                let (stream, is_kept) = (Stream::new(socket.into()), false);
+                self.connection = Some(Connection { stream, session, deadline, who, is_kept });
             }
             Err(error) => {
                 notice::warn(format!("{who} cannot have the PCI function at {}: {error}", self.path.display()));
-                self.entrance.turn_away(socket);
+                self.turn_away(socket);
                 self.pause = Some(Instant::now() + WAITS);
             }
         }
+    }
+
+    fn turn_away(&mut self, socket: OwnedFd) {
+        if let Door::Own(entrance) = &mut self.door {
+            entrance.turn_away(socket);
+        }
+    }
+
+    /// Has the machine that the keeper brings.
+    fn take_from_keeper(&mut self) {
+        let Door::Keeper(link) = &self.door else { return };
+        if self.connection.is_some() {
+            return;
+        }
+        let mut comes = match link.accept() {
+            Ok(comes) => comes,
+            // Without a keeper this card ends soon.
+            Err(why) => {
+                notice::warn(format!("no machine comes from the keeper of {}: {why}", self.path.display()));
+                return self.pause = Some(Instant::now() + WAITS);
+            }
+        };
+        let who = comes.given.who.clone();
+        match self.session_of(&mut comes) {
+            Ok((session, is_known)) => {
+                count(if is_known { &self.counting().taken_over } else { &self.counting().connections });
+                let deadline = (!session.is_introduced()).then(|| Instant::now() + PATIENCE);
+                self.connection = Some(Connection { stream: comes.stream, session, deadline, who, is_kept: true });
+                // Frames go from those that receive.
+                [Direction::Rx, Direction::Tx].into_iter().for_each(|direction| self.go_on(direction));
+            }
+            Err(why) => {
+                notice::warn(format!("{who} cannot have the PCI function at {}: {why}", self.path.display()));
+                let _ = comes.stream.send(Header::command(END).message(why.as_bytes()), Vec::new());
+                comes.stream.shut();
+            }
+        }
+    }
+
+    /// What a machine that comes from the keeper has here, and whether another card had it before.
+    fn session_of(&self, comes: &mut Comes) -> Result<(Session, bool), String> {
+        let known = comes.known(self.function.vectors() as usize)?;
+        let Some((saved, registers)) = known else {
+            let caller = Caller { pid: comes.given.pid, uid: comes.given.uid, is_limited: false };
+            let mut session = Session::new(self.function.clone(), caller).map_err(|error| error.to_string())?;
+            session.keep();
+            return Ok((session, false));
+        };
+        ports::restore(self.card(), &registers);
+        let mut session = Session::restore(self.function.clone(), &saved, &mut comes.fds, true)?;
+        session.is_known();
+        Ok((session, true))
     }
 
     /// The machine that there is, in words, for another card. Its queues are frozen.
@@ -257,11 +334,11 @@ impl Server {
     /// Has the machine that another card has had.
     pub fn restore(&mut self, saved: Option<&SavedMachine>, fds: &mut TakenFds) -> Result<(), String> {
         let Some(saved) = saved else { return Ok(()) };
-        let session = Session::restore(self.function.clone(), saved, fds)?;
+        let session = Session::restore(self.function.clone(), saved, fds, false)?;
         let stream = Stream::restore(&saved.stream, fds)?;
         let waits = stream.is_midway() || !session.is_introduced();
         let deadline = waits.then(|| Instant::now() + PATIENCE);
-        self.connection = Some(Connection { stream, session, deadline, who: saved.who.clone() });
+        self.connection = Some(Connection { stream, session, deadline, who: saved.who.clone(), is_kept: false });
         count(&self.counting().taken_over);
         Ok(())
     }
@@ -326,7 +403,7 @@ impl Server {
     }
 }
 
-const HUNG_UP: &str = "it hung up";
+pub(crate) const HUNG_UP: &str = "it hung up";
 
 struct Ready {
     stream: bool,
@@ -351,8 +428,18 @@ impl Connection {
                 return Err("a reply to a question that was not asked");
             }
             taken += 1;
-            if let Some(answer) = self.session.carry_out(message) {
-                self.stream.send(answer.bytes, answer.fd).map_err(|_| HUNG_UP)?;
+            let header = message.header;
+            let mut answer = self.session.carry_out(message);
+            if let Some(mut news) = self.session.tell() {
+                // The keeper takes both or neither, and hears of the end of messages that nobody else does.
+                let Answer { bytes, mut fds } =
+                    answer.unwrap_or_else(|| Answer { bytes: header.reply(&[]), fds: Vec::new() });
+                let told = news.bytes();
+                fds.splice(0..0, news.fds);
+                answer = Some(Answer { bytes: [told, bytes].concat(), fds });
+            }
+            if let Some(Answer { bytes, fds }) = answer {
+                self.stream.send(bytes, fds).map_err(|_| HUNG_UP)?;
             }
         }
         if !self.session.is_introduced() && taken > 0 {

@@ -2,17 +2,19 @@
 //!
 //! * here: what it consists of, and its queues: who may write their registers, and that they stop.
 //! * `access`: regions, read and written. `requests`: what messages ask for.
-//! * `save`: all of it in words, for another card. `restore`: from the words of another one.
+//! * `save`: all of it in words, for another card. `restore`: from the words of another one. `tell`: what changes, for a keeper.
 
 mod access;
 mod requests;
 mod restore;
 mod save;
+mod tell;
 
 use crate::books::Books;
 use crate::configuration::{Configuration, Identity, bar_size, pending_at};
 use crate::counters::{Counting, count};
 use crate::interrupts::Interrupts;
+use crate::keeper::Told;
 use crate::memory::Memory;
 use crate::share::Share;
 use millrace_abi::control::PAGE_SIZE;
@@ -28,6 +30,9 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use tell::Changes;
+
+pub(crate) use requests::Answer;
 
 /// What stays the same of a function whoever has it.
 pub(crate) struct Function {
@@ -71,6 +76,9 @@ pub(crate) struct Session {
     cut: bool,
     // What the machine has handed over is closed elsewhere: it may take as long as it likes.
     closer: Closer,
+    // What its keeper knows, if it has one, and what may be new.
+    told: Option<Told>,
+    changes: Changes,
 }
 
 impl Session {
@@ -107,6 +115,8 @@ impl Session {
             introduced: false,
             cut: false,
             closer: Closer::default(),
+            told: None,
+            changes: Changes::default(),
             pid,
             function,
         }
@@ -165,7 +175,8 @@ impl Session {
                 Some((there, GuestQueue { control, call }))
             });
             let (domain, owner) = (self.memory.domain().clone(), self.function.owner);
-            let guest = Guest { domain, owner, pid: self.pid, queues: queues.collect() };
+            let (is_kept, queues) = (self.told.is_some(), queues.collect());
+            let guest = Guest { domain, owner, pid: self.pid, is_kept, queues };
             self.client = Some(Client::guest(self.function.driver.clone(), guest).map_err(|_| Errno::IO)?);
         }
         self.client.as_ref().ok_or(Errno::IO)
@@ -181,6 +192,7 @@ impl Session {
         let is_taken = self.client().is_ok_and(|client| client.lock(path, 1).is_ok());
         if is_taken {
             self.locked.insert(queue);
+            self.changes.queues = true;
             // A program of the host may have had it, and has left its addresses there.
             clear(function.driver.card(), queue);
         }
@@ -192,6 +204,7 @@ impl Session {
         if self.client.is_none() {
             return;
         }
+        self.changes.queues = true;
         let card = self.function.driver.card();
         for &queue in &self.locked {
             clear(card, queue);
@@ -207,6 +220,7 @@ impl Session {
     /// Everything is as when the machine came, except for its memory and the ways of its interrupts.
     fn reset(&mut self) {
         self.halt();
+        self.changes = self.changes.and_reset();
         self.configuration.reset();
         self.interrupts.forget_pending();
         self.msix_table = empty_table(self.function.vectors());

@@ -8,6 +8,7 @@ use millrace_abi::register::medusa as m;
 use millrace_dma::{Access, Iotlb, Iova, Pinned, Window, Word64};
 use millrace_ring::FrameLimits;
 use millrace_ring::dd::LaunchCounts;
+use millrace_ring::medusa::{Note, Pointers};
 use std::sync::Arc;
 
 /// What one more ring of a TX queue is made of: the registers that START would look at.
@@ -50,6 +51,15 @@ impl Build<'_> {
         let entries = u64::from(mask) + 1;
         let fits = entries.is_power_of_two() && entries >= 2 && entries <= u64::from(m::MAX_ENTRIES);
         if fits { Ok(entries as u32) } else { Err(StartError::Size(entries)) }
+    }
+
+    /// Where it is to be noted how far a Medusa ring is, if it is. Of one that goes on where another card was, what stands there counts until it does.
+    pub fn note(&self) -> Option<Note> {
+        let mut note = self.attached.is_noted.then(|| Note::new(&self.attached.control)).flatten()?;
+        if self.latches.resume.is_none() {
+            note.begin(Pointers::default(), None);
+        }
+        Some(note)
     }
 
     pub fn iotlb(&self) -> Iotlb {

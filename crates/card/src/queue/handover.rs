@@ -100,7 +100,22 @@ impl Queue {
             None if self.status.is_running() => return None,
             None => None,
         };
-        Some(SavedQueue {
+        Some(self.saved(&latches, place))
+    }
+
+    /// Everything of it in words while it runs, or does not, but for where its ring stands: that is in its control page.
+    pub fn describe(&self) -> SavedQueue {
+        let (latches, runs) = (self.latches(), self.status.is_running());
+        let saved = self.saved(&latches, None);
+        if !runs {
+            return saved;
+        }
+        let is_stopping = self.status.stop_is_asked();
+        SavedQueue { is_noted: true, is_stopping, pointers: 0, rung: saved.rung.map(|_| 0), ..saved }
+    }
+
+    fn saved(&self, latches: &Latches, place: Option<RingPlace>) -> SavedQueue {
+        SavedQueue {
             queue: Some(self.status.id),
             control: latches.control,
             timeout: latches.timeout,
@@ -120,7 +135,8 @@ impl Queue {
             strobed: latches.strobed.save(),
             place,
             is_stopping: place.is_some() && self.status.stop_is_asked(),
-        })
+            is_noted: false,
+        }
     }
 
     /// Takes these words over. It must not run, and nothing be attached. One that is to run does after START and [`Queue::go_on`]. `false`: it runs, or its worker

@@ -85,6 +85,8 @@ pub(super) struct Attached {
     ringer: Option<Ringer>,
     pub reclaimer: Option<Box<Reclaimer>>,
     pub openers: Vec<Opener>,
+    /// Whether it is noted in the control page how far the card is.
+    pub is_noted: bool,
     /// Calypte TX only.
     pub buffers: Option<TxBuffers>,
 }
@@ -92,7 +94,7 @@ pub(super) struct Attached {
 impl Attached {
     /// For a queue that `has_buffers` of the device: those of the attachment, or new ones.
     pub fn new(attachment: Attachment, id: QueueId, has_buffers: bool) -> Result<Self, StartError> {
-        let Attachment { domain, control, reclaimer, openers, buffers } = attachment;
+        let Attachment { domain, control, reclaimer, openers, buffers, is_noted } = attachment;
         let doorbell = control.word64(DOORBELL_AT).map_err(|_| StartError::Size(0))?;
         // The worker writes `card_sleeps` for openers only.
         let ringer = control.word32(CARD_SLEEPS_AT).ok().filter(|_| !openers.is_empty()).map(Ringer::new);
@@ -101,13 +103,14 @@ impl Attached {
             given => given.filter(|_| has_buffers),
         };
         let rung = Some(doorbell.load(Ordering::Relaxed));
-        Ok(Self { domain, control, doorbell, rung, ringer, reclaimer, openers, buffers })
+        Ok(Self { domain, control, doorbell, rung, ringer, reclaimer, openers, is_noted, buffers })
     }
 
     /// What one more ring of a TX queue has, which is rung and woken without registers.
     pub fn of_ring(domain: Arc<Domain>, control: Window, buffers: Option<TxBuffers>) -> Result<Self, StartError> {
         let doorbell = control.word64(DOORBELL_AT).map_err(|_| StartError::Size(0))?;
-        Ok(Self { domain, control, doorbell, rung: None, ringer: None, reclaimer: None, openers: Vec::new(), buffers })
+        let (rung, ringer, reclaimer, openers, is_noted) = (None, None, None, Vec::new(), false);
+        Ok(Self { domain, control, doorbell, rung, ringer, reclaimer, openers, is_noted, buffers })
     }
 
     /// Wakes the worker if it sleeps, after something was stored that it polls.

@@ -74,6 +74,7 @@ impl<'c> Bench<'c> {
             reclaimer: None,
             openers: Vec::new(),
             buffers: None,
+            is_noted: false,
         };
         card.attach(id, attachment).unwrap();
         Self { card, id, memory, control, at, read_only }

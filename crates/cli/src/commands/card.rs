@@ -11,6 +11,7 @@ use millrace_abi::name::{CardOptions, DeviceName, MAX_PATH, OPTIONS, OptionHelp}
 use millrace_abi::tree::CardDescription;
 use millrace_driver::Policy;
 use millrace_flow::language::RuleFile;
+use millrace_pci::Kept;
 use millrace_port::{PortSpec, notice};
 use millrace_rdma::number::Gid;
 use millrace_tool::cores;
@@ -45,7 +46,11 @@ Examples:
   millrace card --message-cpu       engine of messages for programs (message --card)
   millrace card --vfio-user /tmp/pci.sock      a PCI function for a virtual machine
   millrace card --vfio-user /tmp/pci.sock --take-over    go on with it from the card that runs
+  millrace card --vfio-user /tmp/pci.sock --keep         go on with another card if this one is killed
   millrace card --config /etc/millrace/lab.toml --poll";
+
+/// Says to a card that a keeper has it.
+pub const KEPT: &str = "--kept";
 
 /// How often the daemon looks whether it is to end.
 const NAP: Duration = Duration::from_millis(50);
@@ -74,6 +79,9 @@ pub struct CardArgs {
     functions: Option<FunctionsSpec>,
     /// Whether it takes over from the card that runs there.
     take_over: bool,
+    /// Whether a keeper is to have it, and whether one has.
+    keep: bool,
+    kept: bool,
     /// Who else may use the card.
     pub policy: PolicyArgs,
     /// Word and value of each flag given.
@@ -119,6 +127,10 @@ impl Args for CardArgs {
             "Take over from the card that runs with the same options and --vfio-user: its machines go on with this one, and it ends \
              (docs/guests.md)",
         );
+        let keep = Arg::new("keep").long("keep").action(ArgAction::SetTrue).help(
+            "Start another card when this one is killed: machines of --vfio-user go on with it where they were (docs/guests.md)",
+        );
+        let kept = Arg::new("kept").long("kept").action(ArgAction::SetTrue).hide(true);
         let option = |id: &'static str, value: &'static str, help: &'static str| {
             Arg::new(id).long(id).value_name(value).help(help)
         };
@@ -136,9 +148,9 @@ impl Args for CardArgs {
         let wire = wire.value_parser(wire_of);
         let address = address.value_parser(address_of);
         let mtu = mtu.value_parser(mtu_of);
-        let command = command
-            .after_help(HELP)
-            .args([config, listen, until_eof, rules, functions, take_over, rdma, wire, address, mtu, messages]);
+        let command = command.after_help(HELP).args([
+            config, listen, until_eof, rules, functions, take_over, keep, kept, rdma, wire, address, mtu, messages,
+        ]);
         let command = flags().fold(command, |command, option| command.arg(flag(option)));
         PolicyArgs::augment_args(command)
     }
@@ -169,6 +181,7 @@ impl FromArgMatches for CardArgs {
         let messages = matches.get_one::<Core>("message-cpu").copied();
         let functions = matches.get_one::<FunctionsSpec>("vfio-user").cloned();
         let take_over = matches.get_flag("take-over");
+        let (keep, kept) = (matches.get_flag("keep"), matches.get_flag("kept"));
         let (config, listen, rules) = (path("config"), path("listen"), path("rules"));
         Ok(Self {
             config,
@@ -182,6 +195,8 @@ impl FromArgMatches for CardArgs {
             messages,
             functions,
             take_over,
+            keep,
+            kept,
             policy,
             given,
         })
@@ -211,9 +226,11 @@ impl Core {
 
 /// Where the PCI functions of a card are, and how many.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct FunctionsSpec {
-    path: PathBuf,
-    count: u32,
+pub struct FunctionsSpec {
+    /// Where the first is.
+    pub path: PathBuf,
+    /// How many there are.
+    pub count: u32,
 }
 
 impl FunctionsSpec {
@@ -298,6 +315,34 @@ impl CardArgs {
         Some(RdmaOptions { core, address: self.rdma_address, wire: self.rdma_wire.clone(), mtu: self.rdma_mtu })
     }
 
+    /// Whether this process is to be a keeper.
+    pub fn wants_keeper(&self) -> bool {
+        self.keep && !self.kept
+    }
+
+    /// Whether it ends with its standard input.
+    pub fn until_eof(&self) -> bool {
+        self.until_eof
+    }
+
+    /// The card that a keeper is to have, and its functions.
+    pub fn to_keep(&self, shared: &Shared) -> Result<(CardOptions, FunctionsSpec), Failure> {
+        let usage = |problem: &str| Failure::Usage(problem.to_owned());
+        let functions =
+            self.functions.clone().ok_or_else(|| usage("--keep is about machines: it takes --vfio-user"))?;
+        if self.take_over {
+            return Err(usage("--keep listens itself, and cannot be taken over from: leave --take-over out"));
+        }
+        Ok((self.options(shared)?, functions))
+    }
+
+    /// Who the card is to run as, and how its sockets are made his.
+    pub fn plan(&self) -> Result<(Plan, Option<SocketAccess>), Failure> {
+        let (_, plan) = self.policy.read()?;
+        let access = SocketAccess::new(&plan);
+        Ok((plan, access))
+    }
+
     /// The card that the flags describe.
     pub fn options(&self, shared: &Shared) -> Result<CardOptions, Failure> {
         let options = self.unchecked(shared)?;
@@ -332,6 +377,7 @@ pub struct Prepared {
     messages: Option<Core>,
     functions: Option<FunctionsSpec>,
     take_over: bool,
+    kept: Option<Kept>,
 }
 
 /// Reads the options and gives up privileges. To be called before any thread is made.
@@ -361,6 +407,7 @@ pub fn prepare(shared: &Shared, args: &CardArgs) -> Result<Prepared, Failure> {
         let problem = "--rdma-wire, --rdma-ip and --rdma-mtu are about the RDMA engine: it takes --rdma-cpu";
         return Err(Failure::Usage(problem.to_owned()));
     }
+    let kept = args.kept.then(Kept::from_standard_input).transpose().map_err(Failure::Usage)?;
     if args.take_over && args.functions.is_none() {
         return Err(Failure::Usage("--take-over is about machines: it takes --vfio-user".to_owned()));
     }
@@ -386,6 +433,7 @@ pub fn prepare(shared: &Shared, args: &CardArgs) -> Result<Prepared, Failure> {
         messages: args.messages,
         functions: args.functions.clone(),
         take_over: args.take_over,
+        kept,
     })
 }
 
@@ -413,7 +461,7 @@ fn check_cores(options: &CardOptions, can_be_had: impl Fn(usize) -> bool) -> Res
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), Failure> {
-    let Prepared { options, policy, plan, socket_access, rules, rdma, messages, functions, take_over } = prepared;
+    let Prepared { options, policy, plan, socket_access, rules, rdma, messages, functions, take_over, kept } = prepared;
     let path = args.listen.clone().unwrap_or_else(place::usual);
     if path.as_os_str().len() > MAX_PATH {
         return Err(Failure::Usage(format!("--listen {}: longer than {MAX_PATH} bytes", path.display())));
@@ -423,6 +471,9 @@ pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), F
         Some(spec) if take_over => {
             let (functions, socket) = PciFunctions::take_over(&options, &spec.path, spec.count, &path)?;
             (Some(functions), socket)
+        }
+        Some(spec) if let Some(kept) = kept => {
+            (Some(PciFunctions::kept(&options, &spec.path, spec.count, kept)?), None)
         }
         Some(spec) => (Some(PciFunctions::listen(&options, &spec.path, spec.count)?), None),
         None => (None, None),
@@ -471,7 +522,8 @@ pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), F
         Err(why) if args.take_over => notice::warn(format!("it cannot be said that this card listens: {why}")),
         announced => announced?,
     }
-    if args.until_eof {
+    // A card that is kept ends with its keeper.
+    if args.until_eof || args.kept {
         thread::spawn(stop::with_standard_input);
     }
     while !stop::asked() && !functions.as_ref().is_some_and(PciFunctions::are_given) {

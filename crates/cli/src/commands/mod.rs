@@ -13,6 +13,7 @@ pub mod forward;
 pub mod generate;
 pub mod info;
 pub mod ivshmem;
+pub mod keep;
 pub mod locks;
 pub mod loopback;
 pub mod loopback_hw;

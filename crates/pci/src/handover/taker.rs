@@ -7,7 +7,6 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long the other card may take: longer than it waits for anything of ours.
@@ -57,7 +56,7 @@ impl Predecessor {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(nobody)?;
         connect(&socket, &SocketAddrUnix::new(&path).map_err(nobody)?).map_err(nobody)?;
-        let talk = Talk { socket, stop: None, closer: Arc::default() };
+        let talk = Talk::over(socket);
         let sockets = greet(&talk, trees, listen).map_err(TakeOverError::Refused)?;
         Ok((Self { talk }, sockets))
     }

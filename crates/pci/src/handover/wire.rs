@@ -47,7 +47,7 @@ pub(super) enum Asked {
 /// What the card that runs says.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Said {
+pub(crate) enum Said {
     /// With the sockets: for the next card, of each function, and of the card itself if `card`.
     Welcome {
         version: u64,
@@ -61,10 +61,14 @@ pub(super) enum Said {
     },
     More,
     Yours,
+    /// A keeper to its card: sockets by which machines come, of each function.
+    Links,
+    /// A card to its keeper: machines are welcome.
+    Ready,
 }
 
 /// A connection to another card.
-pub(super) struct Talk {
+pub(crate) struct Talk {
     pub socket: OwnedFd,
     /// Readable when this card ends.
     pub stop: Option<Arc<OwnedFd>>,
@@ -73,6 +77,11 @@ pub(super) struct Talk {
 }
 
 impl Talk {
+    /// Over a socket of records, with somebody who is as we are.
+    pub fn over(socket: OwnedFd) -> Self {
+        Self { socket, stop: None, closer: Arc::default() }
+    }
+
     /// Waits until the socket is ready.
     fn wait(&self, flags: PollFlags, until: Instant) -> Result<(), String> {
         loop {

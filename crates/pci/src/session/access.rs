@@ -5,9 +5,10 @@ use crate::configuration;
 use crate::counters::count;
 use crate::share::{Piece, Place, command};
 use crate::wire::message::{Access, CONFIGURATION, MOST_DATA};
+use millrace_abi::control::QueueState;
 use millrace_abi::pci;
 use millrace_abi::queue::QueueId;
-use millrace_abi::register::medusa;
+use millrace_abi::register::{Controller, medusa};
 use millrace_card::StartError;
 use millrace_dma::{Ordering, Window};
 use rustix::io::Errno;
@@ -53,13 +54,17 @@ impl Session {
             pci::REGISTERS_BAR => self.write_registers(offset as u32, bytes),
             pci::DOORBELLS_BAR => write_words(self.doorbells.window(), offset, bytes),
             // The pending bits are for reading.
-            pci::MSIX_BAR => self.msix_table.iter_mut().skip(offset).zip(bytes).for_each(|(to, from)| *to = *from),
+            pci::MSIX_BAR => {
+                self.changes.msix_table = true;
+                self.msix_table.iter_mut().skip(offset).zip(bytes).for_each(|(to, from)| *to = *from);
+            }
             _ => {}
         }
         Ok(())
     }
 
     fn write_configuration(&mut self, offset: usize, bytes: &[u8]) {
+        self.changes.configuration = true;
         let asked = self.configuration.write(offset, bytes);
         if asked.reset {
             self.reset();
@@ -109,6 +114,7 @@ impl Session {
             let may_write = match place {
                 Place::Nothing => continue,
                 Place::TestSpace(offset) => {
+                    self.changes.test_space = true;
                     self.test_space[offset..offset + len].copy_from_slice(bytes);
                     continue;
                 }
@@ -121,6 +127,7 @@ impl Session {
                     let asked = command(offset, bytes).and_then(|command| function.driver.card().ask_clock(command));
                     if let Some(words) = asked {
                         self.clock = words;
+                        self.changes.clock = true;
                     }
                     asked.is_some()
                 }
@@ -128,11 +135,22 @@ impl Session {
             match place {
                 Place::Clock { .. } if may_write => {}
                 Place::Registers { address, .. } if may_write => {
+                    self.changes.ports = true;
                     function.driver.card().write(address, bytes);
                 }
                 _ => count(&function.counting.refused_registers),
             }
         }
+    }
+
+    /// Whether a write moves pointers of a queue that runs: those are in its control page.
+    fn is_doorbell(&self, queue: QueueId, offset: u32) -> bool {
+        let card = self.function.driver.card();
+        let is_pointers = |engine| {
+            let Controller { pointers, pointers_len, .. } = Controller::of(engine);
+            (pointers.bytes()..pointers.bytes() + *pointers_len as u32).contains(&offset)
+        };
+        card.state(queue) == Some(QueueState::Running) && card.engine(queue).is_some_and(is_pointers)
     }
 
     /// A write to the DMA controller of a queue, which becomes this machine's unless somebody has it.
@@ -154,6 +172,7 @@ impl Session {
             }
             return;
         }
+        self.changes.queues |= !self.is_doorbell(queue, offset);
         // CONTROL goes by the driver, everything else to the card at once.
         if let Ok(client) = self.client() {
             let _ = client.write(address, bytes);

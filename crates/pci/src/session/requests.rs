@@ -1,7 +1,9 @@
 //! What messages ask for.
 
 use super::Session;
+use super::tell::Changes;
 use crate::counters::count;
+use crate::keeper::Shared;
 use crate::memory::{MOST_PIECES, Map, Memory, Unmap};
 use crate::wire::message::{
     Access, Command, DEVICE_FLAGS, Fields, INTERRUPT_FLAGS, INTERRUPTS, MOST_DATA, MOST_FDS, REGIONS, SetInterrupts,
@@ -17,8 +19,8 @@ use std::sync::Arc;
 /// What goes back.
 pub struct Answer {
     pub bytes: Vec<u8>,
-    /// A file that goes with it.
-    pub fd: Option<Arc<OwnedFd>>,
+    /// What goes with it.
+    pub fds: Vec<Shared>,
 }
 
 /// Most bytes of what a client says about itself.
@@ -34,10 +36,12 @@ impl Session {
         self.closer.close_all(fds);
         match answer {
             Ok(_) if header.is_posted() => None,
-            Ok((body, fd)) => Some(Answer { bytes: header.reply(&body), fd }),
+            Ok((body, fd)) => {
+                Some(Answer { bytes: header.reply(&body), fds: fd.into_iter().map(Shared::File).collect() })
+            }
             Err(errno) => {
                 count(&self.function.counting.refused_messages);
-                let refusal = || Answer { bytes: header.refusal(errno.raw_os_error() as u32), fd: None };
+                let refusal = || Answer { bytes: header.refusal(errno.raw_os_error() as u32), fds: Vec::new() };
                 (!header.is_posted()).then(refusal)
             }
         }
@@ -65,6 +69,7 @@ impl Session {
             Command::InterruptInfo => self.tell_of_interrupts(body)?,
             Command::SetInterrupts => {
                 let set = SetInterrupts::decode(body).ok_or(Errno::INVAL)?;
+                self.changes.vectors = true;
                 self.interrupts.set(set, fds, &self.function.counting)?;
                 Vec::new()
             }
@@ -85,6 +90,7 @@ impl Session {
                 if fds.len() > 1 {
                     return Err(Errno::INVAL);
                 }
+                self.changes.memory = true;
                 // The mapping keeps the file.
                 self.memory.map(map, fds.first().map(AsFd::as_fd), &self.function.counting)?;
                 Vec::new()
@@ -109,6 +115,7 @@ impl Session {
             return Err(Errno::INVAL);
         }
         self.introduced = true;
+        self.changes = Changes::ALL;
         let said = serde_json::json!({ "capabilities": {
             "max_msg_fds": MOST_FDS, "max_data_xfer_size": MOST_DATA, "pgsizes": PAGE_SIZE, "max_dma_maps": MOST_PIECES,
         }});
@@ -139,6 +146,7 @@ impl Session {
     fn unmap(&mut self, body: &[u8]) -> Result<Vec<u8>, Errno> {
         let unmap = Unmap::decode(body).ok_or(Errno::INVAL)?;
         let function = self.function.clone();
+        self.changes.memory = true;
         // Away from `self`, whose queues are to be stopped meanwhile.
         let nobodys = Memory::new(function.books.clone());
         let mut memory = core::mem::replace(&mut self.memory, nobodys);

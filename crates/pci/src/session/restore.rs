@@ -5,16 +5,24 @@ use super::Session;
 use crate::handover::{SavedMachine, TakenFds, unhex};
 use crate::interrupts::Interrupts;
 use crate::session::Function;
-use millrace_abi::control::PAGE_SIZE;
+use millrace_abi::control::{DOORBELL_AT, PAGE_SIZE};
 use millrace_abi::handover::SavedQueue;
+use millrace_abi::pci;
+use millrace_abi::queue::Engine;
 use millrace_abi::register::map::Component;
 use millrace_abi::register::medusa;
-use millrace_dma::{Protection, Region};
+use millrace_card::Card;
+use millrace_dma::{Ordering, Protection, Region};
 use std::sync::Arc;
 
 impl Session {
     /// The machine that these words describe.
-    pub fn restore(function: Arc<Function>, saved: &SavedMachine, fds: &mut TakenFds) -> Result<Self, String> {
+    pub fn restore(
+        function: Arc<Function>,
+        saved: &SavedMachine,
+        fds: &mut TakenFds,
+        has_keeper: bool,
+    ) -> Result<Self, String> {
         let vectors = function.vectors();
         if saved.vectors.len() != vectors as usize {
             return Err("the function has other queues".to_owned());
@@ -24,6 +32,9 @@ impl Session {
         let doorbells = Region::map_guarded(fd.clone(), len, Protection::ReadWrite);
         let doorbells = doorbells.map_err(|error| format!("BAR 2 cannot be mapped: {error}"))?;
         let mut session = Self::over(function, (saved.pid, saved.uid), doorbells, fd);
+        if has_keeper {
+            session.keep();
+        }
         session.introduced = saved.introduced;
         session.configuration.restore(&unhex(&saved.configuration)?);
         fill(&mut session.msix_table, &saved.msix_table)?;
@@ -33,9 +44,25 @@ impl Session {
         session.memory.restore(&saved.memory, fds, &function.counting)?;
         session.interrupts = Interrupts::restore(&saved.vectors, saved.uid, fds)?;
         for queue in &saved.queues {
+            let queue = if queue.is_noted { &session.as_noted(queue)? } else { queue };
             session.restore_queue(queue)?;
         }
         Ok(session)
+    }
+
+    /// A queue whose card was killed: with what stands in its control page.
+    fn as_noted(&self, saved: &SavedQueue) -> Result<SavedQueue, String> {
+        let here = self.function.share.all_queues().find(|(_, there)| Some(*there) == saved.queue);
+        let (here, id) = here.ok_or("a queue that the function has not got")?;
+        let page = self.doorbells.part(pci::doorbell(here) as usize, PAGE_SIZE).map_err(|error| error.to_string())?;
+        let doorbell = page.word64(DOORBELL_AT).map_err(|error| error.to_string())?;
+        let is_medusa = self.function.driver.card().engine(id) == Some(Engine::Medusa);
+        let place = Card::noted_place(&page).filter(|_| is_medusa);
+        let place =
+            place.ok_or_else(|| format!("{id} cannot be gone on with: nobody has noted where its ring stands"))?;
+        // Acquire, as whoever looks at a doorbell.
+        let rung = saved.rung.map(|_| doorbell.load(Ordering::Acquire));
+        Ok(SavedQueue { place: Some(place), rung, ..saved.clone() })
     }
 
     fn restore_queue(&mut self, saved: &SavedQueue) -> Result<(), String> {

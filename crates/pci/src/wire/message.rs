@@ -73,6 +73,8 @@ pub(crate) struct Header {
     /// Of the whole message, in bytes.
     pub size: u32,
     pub flags: u32,
+    /// Of an answer that refuses: a number of the system.
+    pub error: u32,
 }
 
 const TYPE: u32 = 0xf;
@@ -84,7 +86,18 @@ impl Header {
     pub fn decode(bytes: &[u8; HEADER]) -> Self {
         let mut fields = Fields(bytes);
         let (id, command) = (fields.u16().unwrap_or(0), fields.u16().unwrap_or(0));
-        Self { id, command, size: fields.u32().unwrap_or(0), flags: fields.u32().unwrap_or(0) }
+        let mut next = || fields.u32().unwrap_or(0);
+        Self { id, command, size: next(), flags: next(), error: next() }
+    }
+
+    /// Of a message that asks for something, whose answer nobody has to tell from others.
+    pub fn command(command: u16) -> Self {
+        Self { id: 0, command, size: HEADER as u32, flags: 0, error: 0 }
+    }
+
+    /// The message that begins with this and goes on with that.
+    pub fn message(&self, body: &[u8]) -> Vec<u8> {
+        self.bytes(self.flags, self.error, body)
     }
 
     /// Bytes behind the header; `None`: no message has this size.
@@ -104,15 +117,15 @@ impl Header {
 
     /// A reply with this behind its header.
     pub fn reply(&self, body: &[u8]) -> Vec<u8> {
-        self.answer(REPLY, 0, body)
+        self.bytes(REPLY, 0, body)
     }
 
     /// The reply that says what went wrong, as a number of the system.
     pub fn refusal(&self, errno: u32) -> Vec<u8> {
-        self.answer(REPLY | ERROR, errno, &[])
+        self.bytes(REPLY | ERROR, errno, &[])
     }
 
-    fn answer(&self, flags: u32, errno: u32, body: &[u8]) -> Vec<u8> {
+    fn bytes(&self, flags: u32, errno: u32, body: &[u8]) -> Vec<u8> {
         let mut all = Vec::with_capacity(HEADER + body.len());
         all.extend(self.id.to_le_bytes());
         all.extend(self.command.to_le_bytes());

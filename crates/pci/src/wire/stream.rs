@@ -3,6 +3,7 @@
 
 use super::message::{HEADER, Header, MOST_BODY, MOST_FDS};
 use crate::handover::{Fds, SavedStream, TakenFds, hex, unhex};
+use crate::keeper::Shared;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
@@ -38,17 +39,17 @@ pub(crate) struct Stream {
     bytes: Vec<u8>,
     header: Option<Header>,
     fds: Vec<OwnedFd>,
-    // What has not gone yet of the last answer, and the file that goes with its first byte.
+    // What has not gone yet of the last answer, and what goes with its first byte.
     out: Vec<u8>,
     gone: usize,
-    out_fd: Option<Arc<OwnedFd>>,
+    out_fds: Vec<Shared>,
 }
 
 impl Stream {
     /// Over a socket that never waits.
     pub fn new(socket: UnixStream) -> Self {
         let (bytes, fds, out) = (Vec::new(), Vec::new(), Vec::new());
-        Self { socket, bytes, header: None, fds, out, gone: 0, out_fd: None }
+        Self { socket, bytes, header: None, fds, out, gone: 0, out_fds: Vec::new() }
     }
 
     /// What of it is under way, in words.
@@ -58,7 +59,7 @@ impl Stream {
             came: hex(&self.bytes),
             came_fds: self.fds.iter().map(|fd| fds.add(fd.as_fd())).collect(),
             rest: hex(&self.out[self.gone..]),
-            rest_fd: self.out_fd.as_ref().map(|fd| fds.add(fd.as_fd())),
+            rest_fd: self.out_fds.iter().find_map(Shared::fd).map(|fd| fds.add(fd)),
         }
     }
 
@@ -67,7 +68,8 @@ impl Stream {
         let mut stream = Self::new(fds.take(saved.socket)?.into());
         (stream.bytes, stream.out) = (unhex(&saved.came)?, unhex(&saved.rest)?);
         stream.fds = saved.came_fds.iter().map(|&fd| fds.take(fd)).collect::<Result<_, _>>()?;
-        stream.out_fd = saved.rest_fd.map(|fd| fds.take(fd)).transpose()?.map(Arc::new);
+        let rest_fd = saved.rest_fd.map(|fd| fds.take(fd)).transpose()?;
+        stream.out_fds = rest_fd.into_iter().map(|fd| Shared::File(Arc::new(fd))).collect();
         if stream.bytes.len() > HEADER + MOST_BODY || stream.fds.len() > MOST_FDS {
             return Err("more of a message than any message has".to_owned());
         }
@@ -146,16 +148,16 @@ impl Stream {
     }
 
     /// Sends an answer, as far as it goes now. There is none before it that has not gone.
-    pub fn send(&mut self, answer: Vec<u8>, fd: Option<Arc<OwnedFd>>) -> Result<(), Errno> {
-        (self.out, self.gone, self.out_fd) = (answer, 0, fd);
+    pub fn send(&mut self, answer: Vec<u8>, fds: Vec<Shared>) -> Result<(), Errno> {
+        (self.out, self.gone, self.out_fds) = (answer, 0, fds);
         self.send_on()
     }
 
     /// Goes on with the answer that has not gone yet.
     pub fn send_on(&mut self) -> Result<(), Errno> {
         while self.is_sending() {
-            let fds: Vec<BorrowedFd<'_>> = self.out_fd.iter().map(|fd| fd.as_fd()).collect();
-            let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(1))];
+            let fds: Vec<BorrowedFd<'_>> = self.out_fds.iter().filter_map(Shared::fd).collect();
+            let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(MOST_FDS))];
             let mut ancillary = SendAncillaryBuffer::new(&mut space);
             if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(&fds)) {
                 return Err(Errno::MSGSIZE);
@@ -164,7 +166,7 @@ impl Stream {
             match sendmsg(&self.socket, &rest, &mut ancillary, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(sent) => {
                     self.gone += sent;
-                    self.out_fd = None;
+                    self.out_fds.clear();
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(()),

@@ -1,6 +1,7 @@
 //! The card's half of a Medusa RX queue.
 
 use super::layout::{Buffer, Descriptor, Pointers, RxHeader, address};
+use super::note::Note;
 use crate::budget::{Allowance, MAX_CHAIN};
 use crate::index::{Mask, RingIndex};
 use crate::rooms::{Rooms, run_of};
@@ -38,6 +39,8 @@ pub struct CardRx {
     iotlb: Iotlb,
     allowance: Allowance,
     unpublished: bool,
+    // Where it is noted how far it is, if anybody wants to know.
+    note: Option<Note>,
 }
 
 /// So many frames ahead a buffer's first line is asked for: the software has read it last, and the stores of one frame do
@@ -53,8 +56,33 @@ impl CardRx {
         let headers = Mask::for_entries(rings.headers.mask() + 1)?;
         let zero = RingIndex::default();
         let (hdp, hhp, sdp, shp) = (zero, zero, zero, zero);
-        let (upper, allowance, unpublished) = (None, Allowance::default(), false);
-        Some(Self { rings, descriptors, headers, hdp, hhp, sdp, shp, upper, limits, iotlb, allowance, unpublished })
+        let (upper, allowance, unpublished, note) = (None, Allowance::default(), false, None);
+        Some(Self {
+            rings,
+            descriptors,
+            headers,
+            hdp,
+            hhp,
+            sdp,
+            shp,
+            upper,
+            limits,
+            iotlb,
+            allowance,
+            unpublished,
+            note,
+        })
+    }
+
+    /// From now on it is noted there how far it is, if that is given.
+    #[must_use]
+    pub fn noted(self, note: Option<Note>) -> Self {
+        Self { note, ..self }
+    }
+
+    #[inline(always)]
+    fn pointers(&self) -> Pointers {
+        Pointers { descriptors: self.hdp.get(), headers: self.hhp.get() }
     }
 
     /// HDP.
@@ -77,6 +105,12 @@ impl CardRx {
         (self.hdp, self.hhp) = (self.descriptors.index(place.head), self.headers.index(place.headers));
         (self.sdp, self.shp) = (self.hdp, self.headers.add(self.hhp, 1));
         self.upper = place.upper;
+        // The other card may have been killed before it published that.
+        self.unpublished = true;
+        let pointers = self.pointers();
+        if let Some(note) = &mut self.note {
+            note.begin(pointers, self.upper);
+        }
     }
 
     /// The translation cache of this queue.
@@ -248,9 +282,12 @@ impl CardRx {
     #[inline(always)]
     pub fn publish(&mut self) -> bool {
         if self.unpublished {
-            let word = Pointers { descriptors: self.hdp.get(), headers: self.hhp.get() }.encode();
+            let pointers = self.pointers();
+            if let Some(note) = &mut self.note {
+                note.keep(pointers, self.upper);
+            }
             // Release pairs with the Acquire in `HostRx::ready`: frames and headers up to HHP are visible.
-            self.rings.update.store(word, Ordering::Release);
+            self.rings.update.store(pointers.encode(), Ordering::Release);
             self.prefetch(0);
         }
         core::mem::take(&mut self.unpublished)

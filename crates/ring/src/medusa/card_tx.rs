@@ -2,6 +2,7 @@
 
 use super::chain::{Broken, Chain};
 use super::layout::{Buffer, Descriptor, Pointers, address};
+use super::note::Note;
 use crate::budget::LOOKS;
 use crate::index::{Mask, RingIndex};
 use crate::serve::{self, After, BATCH, Reader, Source, Stop, Taken};
@@ -41,6 +42,8 @@ pub struct CardTx {
     // The packet of several descriptors at the head, of which the end is not there or nobody has taken it; its bytes.
     chain: Option<Chain>,
     scratch: Box<[u8]>,
+    // Where it is noted how far it is, if anybody wants to know.
+    note: Option<Note>,
 }
 
 impl CardTx {
@@ -50,8 +53,19 @@ impl CardTx {
         let scratch = vec![0; usize::from(limits.max)].into_boxed_slice();
         let zero = RingIndex::default();
         let (last, step, seen) = (Iova::default(), 0, Cell::default());
-        let (upper, chain) = (None, None);
-        Some(Self { rings, mask, head: zero, tail: zero, upper, limits, iotlb, last, step, seen, chain, scratch })
+        let (upper, chain, note) = (None, None, None);
+        Some(Self { rings, mask, head: zero, tail: zero, upper, limits, iotlb, last, step, seen, chain, scratch, note })
+    }
+
+    /// From now on it is noted there how far it is, if that is given.
+    #[must_use]
+    pub fn noted(self, note: Option<Note>) -> Self {
+        Self { note, ..self }
+    }
+
+    #[inline(always)]
+    fn pointers(&self) -> Pointers {
+        Pointers { descriptors: self.head.get(), headers: 0 }
     }
 
     /// HDP.
@@ -67,6 +81,10 @@ impl CardTx {
     /// Goes on from there, before anything was served.
     pub fn resume(&mut self, place: &RingPlace) {
         (self.head, self.upper) = (self.mask.index(place.head), place.upper);
+        let pointers = self.pointers();
+        if let Some(note) = &mut self.note {
+            note.begin(pointers, self.upper);
+        }
     }
 
     /// The translation cache of this queue.
@@ -113,10 +131,14 @@ impl CardTx {
         }
     }
 
-    fn publish(&self) {
-        let word = Pointers { descriptors: self.head.get(), headers: 0 }.encode();
+    /// Says how far it is; by itself where another card may have been killed before it did.
+    pub fn publish(&mut self) {
+        let pointers = self.pointers();
+        if let Some(note) = &mut self.note {
+            note.keep(pointers, self.upper);
+        }
         // Release pairs with the Acquire in `HostTx::completed`: every load from the buffers is done.
-        self.rings.update.store(word, Ordering::Release);
+        self.rings.update.store(pointers.encode(), Ordering::Release);
     }
 
     #[cold]

@@ -16,6 +16,7 @@ mod chain;
 mod fixed;
 mod host;
 mod layout;
+mod note;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -24,3 +25,4 @@ pub use card_tx::{CardTx, TxRings};
 pub use fixed::{FixedRx, FixedTx, REFILL};
 pub use host::{HostRx, HostTx};
 pub use layout::{Buffer, Descriptor, Pointers, RxHeader};
+pub use note::Note;

@@ -19,9 +19,8 @@ impl QueueProtocol for Medusa {
         let update = build.update()?;
         let doorbell = build.attached.doorbell.clone();
         let rings = medusa::TxRings { descriptors, descriptors_at: Iova::new(at), doorbell, update };
-        medusa::CardTx::new(rings, build.limits, build.iotlb())
-            .ok_or(StartError::Size(entries.into()))
-            .map(TxEngine::Medusa)
+        let ring = medusa::CardTx::new(rings, build.limits, build.iotlb()).ok_or(StartError::Size(entries.into()))?;
+        Ok(TxEngine::Medusa(ring.noted(build.note())))
     }
 
     fn rx(&self, mut build: Build<'_>) -> Result<RxEngine, StartError> {
@@ -37,8 +36,7 @@ impl QueueProtocol for Medusa {
         let update = build.update()?;
         let doorbell = build.attached.doorbell.clone();
         let rings = medusa::RxRings { descriptors, descriptors_at: Iova::new(at), headers, doorbell, update };
-        medusa::CardRx::new(rings, build.limits, build.iotlb())
-            .ok_or(StartError::Size(entries.into()))
-            .map(RxEngine::Medusa)
+        let ring = medusa::CardRx::new(rings, build.limits, build.iotlb()).ok_or(StartError::Size(entries.into()))?;
+        Ok(RxEngine::Medusa(ring.noted(build.note())))
     }
 }

@@ -43,12 +43,13 @@ impl Shard {
     pub fn go_on_tx(
         &mut self,
         index: u32,
-        engine: Box<TxEngine>,
+        mut engine: Box<TxEngine>,
         openers: Vec<Opener>,
         sleep: &Sleep,
         turns: &mut Turns,
     ) -> bool {
         let Some(place) = self.tx_place(index) else { return false };
+        engine.publish();
         let (slot, counts) = (&mut self.tx[place], &mut self.tx_counts[place]);
         counts.pointers = engine.pointers();
         slot.queue.counts.publish(counts);

@@ -1,0 +1,399 @@
+//! A function in the keeper: its machine, the card, and what is between them.
+
+use super::parts::{END, Given, Shared, TELL, ToldPart};
+use crate::event;
+use crate::handover::Talk;
+use crate::server::{HUNG_UP, PATIENCE};
+use crate::wire::message::Header;
+use crate::wire::stream::{Came, Message, Stream};
+use millrace_callers::{Call, Caller, Closer, Entrance, WAITS};
+use millrace_port::notice;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Cards that a message may be given to: one that kills them all is the machine's last.
+const MOST_TRIES: u32 = 3;
+/// How long a machine waits for a card that has hung up and not ended.
+const LIMBO: Duration = Duration::from_secs(30);
+/// How long a card may take to listen to a machine that comes.
+const COMES: Duration = Duration::from_secs(2);
+/// Until it is looked again whether what a machine has handed over is closed.
+const CHOKED: Duration = Duration::from_millis(1);
+/// Machines that have gone, and have left what is still being closed: more are not let in.
+const MOST_GRAVES: usize = 4;
+/// Connections that are turned away at a look.
+const STRANGERS: usize = 4;
+
+/// How a function hears of the next card.
+pub(super) struct Way {
+    event: OwnedFd,
+    link: Mutex<Option<OwnedFd>>,
+}
+
+impl Way {
+    pub fn new() -> Result<Self, std::io::Error> {
+        Ok(Self { event: event()?, link: Mutex::default() })
+    }
+
+    /// There is another card, to which this leads.
+    pub fn give(&self, link: OwnedFd) {
+        *self.link.lock().unwrap_or_else(PoisonError::into_inner) = Some(link);
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    fn take(&self) -> Option<OwnedFd> {
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        self.link.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// A message that the card has not answered.
+struct Asked {
+    header: Header,
+    bytes: Vec<u8>,
+    fds: Vec<Shared>,
+    tries: u32,
+}
+
+/// What the card has said of a thing.
+struct Known {
+    text: String,
+    fd: Option<Arc<OwnedFd>>,
+}
+
+/// A machine that has the function.
+struct Machine {
+    who: String,
+    caller: Caller,
+    stream: Stream,
+    card: Option<Stream>,
+    // Since when there is none.
+    alone: Instant,
+    known: BTreeMap<String, Known>,
+    // What is told and not answered yet.
+    coming: Vec<ToldPart>,
+    coming_fds: Vec<OwnedFd>,
+    asked: Option<Asked>,
+    // When it is hung up on, if it does not end what it has begun.
+    deadline: Option<Instant>,
+    // What it has handed over is closed elsewhere.
+    closer: Closer,
+}
+
+/// What the thread of a function works on.
+pub(super) struct Relay {
+    entrance: Entrance,
+    path: PathBuf,
+    stop: Arc<OwnedFd>,
+    way: Arc<Way>,
+    link: Option<Talk>,
+    machine: Option<Machine>,
+    graves: Vec<Closer>,
+}
+
+/// What there is to do.
+struct Ready {
+    stream: bool,
+    card: bool,
+    link: bool,
+    listener: bool,
+}
+
+impl Relay {
+    pub fn new(entrance: Entrance, path: PathBuf, stop: Arc<OwnedFd>, way: Arc<Way>) -> Self {
+        Self { entrance, path, stop, way, link: None, machine: None, graves: Vec::new() }
+    }
+
+    /// Until it is stopped.
+    pub fn run(mut self) {
+        while let Some(ready) = self.look() {
+            if ready.card {
+                self.hear_card();
+            }
+            if ready.link {
+                // What the one before has said is heard to its end.
+                self.hear_card();
+                self.link = self.way.take().map(Talk::over);
+                self.introduce();
+            }
+            if ready.stream || self.is_late() {
+                self.hear_machine();
+            }
+            if ready.listener {
+                self.accept();
+            }
+        }
+        self.end("the card ends");
+    }
+
+    /// Waits until there is something to do; `None`: this is the end.
+    fn look(&mut self) -> Option<Ready> {
+        self.graves.retain_mut(|grave| !grave.try_again() || grave.count() > 0);
+        let listener = if self.graves.len() < MOST_GRAVES { self.entrance.fd() } else { None };
+        let (mut stream, mut card, mut until) = (None, None, None);
+        if let Some(machine) = &mut self.machine {
+            let is_choked = !machine.closer.try_again() || machine.closer.is_full();
+            let waits = machine.asked.is_some() || machine.card.is_none() || is_choked;
+            stream = match &machine.stream {
+                stream if stream.is_sending() => Some((stream.as_fd(), PollFlags::OUT)),
+                // What it has hung up on is heard when its turn comes.
+                _ if waits => None,
+                stream => Some((stream.as_fd(), PollFlags::IN)),
+            };
+            let flags = |card: &Stream| if card.is_sending() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            card = machine.card.as_ref().map(|card| (card.as_fd(), flags(card)));
+            let now = Instant::now();
+            let soon = if is_choked { Some(now + CHOKED) } else { None };
+            let alone = machine.card.is_none().then(|| machine.alone + LIMBO);
+            until = [machine.deadline, soon, alone].into_iter().flatten().min();
+        }
+        let until = if listener.is_none() { Some(until.unwrap_or(Instant::now() + WAITS)) } else { until };
+        let most = until.map(|until| {
+            let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+        });
+        let stop = self.stop.as_fd();
+        let nothing = (stop, PollFlags::empty());
+        let poll_fd = |(fd, flags)| PollFd::from_borrowed_fd(fd, flags);
+        let mut fds = [
+            PollFd::new(&*self.stop, PollFlags::IN),
+            poll_fd(stream.unwrap_or(nothing)),
+            poll_fd(card.unwrap_or(nothing)),
+            PollFd::new(&self.way.event, PollFlags::IN),
+            poll_fd(listener.map_or(nothing, |fd| (fd, PollFlags::IN))),
+        ];
+        // Interrupted, or out of memory: another look.
+        let _ = poll(&mut fds, most.as_ref());
+        let [stopped, said, answered, link, called] = fds.map(|fd| fd.revents());
+        let ready = Ready {
+            stream: stream.is_some() && !said.is_empty(),
+            card: card.is_some() && !answered.is_empty(),
+            link: !link.is_empty(),
+            listener: listener.is_some() && called.contains(PollFlags::IN),
+        };
+        stopped.is_empty().then_some(ready)
+    }
+
+    fn is_late(&self) -> bool {
+        let now = Instant::now();
+        self.machine.as_ref().is_some_and(|machine| {
+            machine.deadline.is_some_and(|deadline| deadline <= now)
+                || machine.card.is_none() && machine.alone + LIMBO <= now
+        })
+    }
+
+    /// Takes what the machine asks, if nothing that it has asked is open.
+    fn hear_machine(&mut self) {
+        let is_late = self.is_late();
+        let Some(machine) = &mut self.machine else { return };
+        match machine.ask() {
+            Ok(()) if is_late && machine.card.is_none() => self.end("there was no card for it"),
+            Ok(()) if self.is_late() => self.end("it began something and did not end it"),
+            Ok(()) => {}
+            Err(why) => self.end(why),
+        }
+    }
+
+    /// Takes what the card says.
+    fn hear_card(&mut self) {
+        let Some(machine) = &mut self.machine else { return };
+        match machine.hear_card() {
+            Ok(()) => {}
+            Err(Ends::Machine(why)) => self.end(&why),
+            // Another one comes, or this process ends.
+            Err(Ends::Card) => machine.is_alone(),
+        }
+    }
+
+    /// Gives the machine that there is to the card that there is.
+    fn introduce(&mut self) {
+        let (Some(machine), Some(link)) = (&mut self.machine, &self.link) else { return };
+        let is_known = !machine.known.is_empty();
+        match machine.introduce(link) {
+            Ok(()) if is_known => {
+                let (who, path) = (&machine.who, self.path.display());
+                notice::info(|| format!("another card has {who} at the PCI function at {path}"));
+            }
+            Ok(()) => {}
+            Err(Ends::Machine(why)) => self.end(&why),
+            Err(Ends::Card) => {
+                machine.is_alone();
+                self.link = None;
+            }
+        }
+    }
+
+    fn end(&mut self, why: &str) {
+        let Some(Machine { who, stream, card, known, coming_fds, asked, mut closer, .. }) = self.machine.take() else {
+            return;
+        };
+        stream.shut();
+        card.iter().for_each(Stream::shut);
+        closer.close((stream, card, known, coming_fds));
+        closer.close(asked.map(|asked| asked.fds));
+        self.graves.push(closer);
+        let path = self.path.display();
+        notice::info(|| format!("{who} has left the keeper of the PCI function at {path}: {why}"));
+    }
+
+    /// Lets one in, or turns some away.
+    fn accept(&mut self) {
+        for _ in 0..STRANGERS {
+            match self.entrance.accept() {
+                Some(Call::In(socket, _)) if self.machine.is_some() => self.entrance.turn_away(socket),
+                Some(Call::In(socket, caller)) => {
+                    self.machine = Some(Machine::new(socket, caller));
+                    self.introduce();
+                }
+                Some(Call::Refused(_)) => {}
+                Some(Call::Exhausted) | None => return,
+            }
+        }
+    }
+}
+
+/// What has come to an end.
+enum Ends {
+    Machine(String),
+    Card,
+}
+
+impl Machine {
+    fn new(socket: OwnedFd, caller: Caller) -> Self {
+        Self {
+            who: format!("process {}", caller.pid),
+            caller,
+            stream: Stream::new(socket.into()),
+            card: None,
+            alone: Instant::now(),
+            known: BTreeMap::new(),
+            coming: Vec::new(),
+            coming_fds: Vec::new(),
+            asked: None,
+            deadline: Some(Instant::now() + PATIENCE),
+            closer: Closer::default(),
+        }
+    }
+
+    /// There is no card for it.
+    fn is_alone(&mut self) {
+        if let Some(card) = self.card.take() {
+            self.alone = Instant::now();
+            self.coming.clear();
+            self.closer.close((card, core::mem::take(&mut self.coming_fds)));
+        }
+    }
+
+    /// Takes a message of the machine, and gives it to the card.
+    fn ask(&mut self) -> Result<(), &'static str> {
+        self.stream.send_on().map_err(|_| HUNG_UP)?;
+        if self.asked.is_some() || self.card.is_none() || self.stream.is_sending() || self.closer.is_full() {
+            return Ok(());
+        }
+        match self.stream.receive() {
+            Came::Message(Message { header, body, fds }) => {
+                let fds = fds.into_iter().map(|fd| Shared::File(Arc::new(fd))).collect();
+                self.asked = Some(Asked { header, bytes: header.message(&body), fds, tries: 0 });
+                self.deadline = None;
+                self.give_asked();
+            }
+            Came::Nothing if self.stream.is_midway() => {
+                self.deadline = self.deadline.or(Some(Instant::now() + PATIENCE));
+            }
+            Came::Nothing => {}
+            Came::End(why) => return Err(why),
+        }
+        Ok(())
+    }
+
+    /// Gives the card what it has not answered.
+    fn give_asked(&mut self) {
+        let (Some(asked), Some(card)) = (&mut self.asked, &mut self.card) else { return };
+        asked.tries += 1;
+        // One that has gone is noticed when it is listened to.
+        let _ = card.send(asked.bytes.clone(), asked.fds.clone());
+    }
+
+    /// Takes what the card says, up to the last that has come.
+    fn hear_card(&mut self) -> Result<(), Ends> {
+        loop {
+            let Some(card) = &mut self.card else { return Ok(()) };
+            // One that has gone has said something before.
+            let _ = card.send_on();
+            let Message { header, body, fds } = match card.receive() {
+                Came::Message(message) => message,
+                Came::Nothing => return Ok(()),
+                Came::End(_) => return Err(Ends::Card),
+            };
+            match header.command {
+                TELL => self.is_told(&body, fds).map_err(|error| Ends::Machine(error.to_string()))?,
+                END => return Err(Ends::Machine(String::from_utf8_lossy(&body).into_owned())),
+                _ => self.answer(header, &body, fds).map_err(|why| Ends::Machine(why.to_owned()))?,
+            }
+        }
+    }
+
+    /// Parts that count when the answer has come, too.
+    fn is_told(&mut self, body: &[u8], fds: Vec<OwnedFd>) -> Result<(), serde_json::Error> {
+        self.coming.extend(serde_json::from_slice::<Vec<ToldPart>>(body)?);
+        self.coming_fds.extend(fds);
+        Ok(())
+    }
+
+    /// What was told counts, and the machine gets its answer.
+    fn answer(&mut self, header: Header, body: &[u8], fds: Vec<OwnedFd>) -> Result<(), &'static str> {
+        let Some(asked) = self.asked.take() else { return Err("an answer of the card to what was not asked") };
+        let mut old = asked.fds;
+        // All of them have come with the first byte, in order, and what is left over belongs to the answer.
+        let mut fds = core::mem::take(&mut self.coming_fds).into_iter().chain(fds).map(Arc::new);
+        for ToldPart { key, text, fd: has_fd } in self.coming.drain(..) {
+            let fd = if has_fd { fds.next() } else { None };
+            let before = match text {
+                Some(text) => self.known.insert(key, Known { text, fd }),
+                None => self.known.remove(&key),
+            };
+            old.extend(before.and_then(|known| known.fd).map(Shared::File));
+        }
+        let fds: Vec<_> = fds.collect();
+        if !old.is_empty() {
+            self.closer.run(old.len(), move || drop(old));
+        }
+        if asked.header.is_posted() {
+            return Ok(());
+        }
+        self.stream.send(header.message(body), fds.into_iter().map(Shared::File).collect()).map_err(|_| HUNG_UP)
+    }
+
+    /// Gives the machine to a card, with everything that another one has told of it, and with what that one has not answered.
+    fn introduce(&mut self, link: &Talk) -> Result<(), Ends> {
+        self.is_alone();
+        if let Some(Asked { header, tries: MOST_TRIES.., .. }) = self.asked {
+            return Err(Ends::Machine(format!("{MOST_TRIES} cards did not survive its message {}", header.command)));
+        }
+        let no_pair = |errno: Errno| Ends::Machine(errno.to_string());
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(no_pair)?;
+        let mut fds = vec![theirs.as_fd()];
+        let mut parts = Vec::new();
+        for (key, Known { text, fd }) in &self.known {
+            let number = fd.as_ref().map(|fd| {
+                fds.push(fd.as_fd());
+                fds.len() - 1
+            });
+            parts.push((key.clone(), text.clone(), number));
+        }
+        let Caller { pid, uid, .. } = self.caller;
+        let given = Given { who: self.who.clone(), pid, uid, parts };
+        let text = serde_json::to_vec(&given).map_err(|error| Ends::Machine(error.to_string()))?;
+        link.send_state(&text, &fds, Instant::now() + COMES).map_err(|_| Ends::Card)?;
+        self.card = Some(Stream::new(ours.into()));
+        self.give_asked();
+        Ok(())
+    }
+}
