@@ -208,10 +208,10 @@ if [ "$purpose" = --test ] && command -v qemu-system-x86_64 >/dev/null; then
             echo "setup: it cannot be had, so the tests that boot one are skipped"
     done
 fi
-# A QEMU that speaks vfio-user, for the cases `guest-pci`, `guest-device`, `guest-rdma`, `guest-kills` and `guest-handover`.
+# A QEMU that speaks vfio-user, for the cases `guest-pci`, `guest-device`, `guest-rdma`, `guest-kills`, `guest-handover` and `guest-killed`.
 if [ "$purpose" = --test ] && [ ! -e "$target/qemu-vfio-user/qemu" ]; then
     echo "setup: downloading a QEMU that speaks vfio-user into $target/qemu-vfio-user"
-    bounded "$(dirname "$0")/qemu-files.sh" "$target/qemu-vfio-user" || echo "setup: it cannot be had, so the cases guest-pci, guest-device, guest-rdma, guest-kills and guest-handover are skipped"
+    bounded "$(dirname "$0")/qemu-files.sh" "$target/qemu-vfio-user" || echo "setup: it cannot be had, so the cases guest-pci, guest-device, guest-rdma, guest-kills, guest-handover and guest-killed are skipped"
 fi
 [ "$purpose" != --test ] || bounded "$(dirname "$0")/quic-peers.sh" "$target/quic-peers" || echo "setup: not all QUIC stacks can be had"
 # A controller of OpenFlow, for the case `agent`.
