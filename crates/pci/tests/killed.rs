@@ -42,6 +42,11 @@ fn options_of(text: &str) -> CardOptions {
 fn card() {
     let Ok(made_of) = std::env::var(OPTIONS) else { return };
     let (count, options) = made_of.split_once(' ').unwrap();
+    match options {
+        "queues=1,cpu=0" => std::process::exit(3),
+        "queues=1,cpu=1" => std::process::abort(),
+        _ => {}
+    }
     let (options, count) = (options_of(options), count.parse().unwrap());
     let kept = Kept::from_standard_input().unwrap();
     let mut functions = Functions::kept(&options, &PathBuf::from("/nowhere/pci"), count, kept).unwrap();
@@ -356,18 +361,17 @@ fn machines_come_and_go_and_wait_while_there_is_no_card() {
 }
 
 #[test]
-fn a_card_that_ends_by_itself_is_the_last() {
-    let mut served = Served::new("queues=1", 1);
-    let mut machine = served.machine(0);
-    machine.read_config(0);
-    kill_process(Pid::from_raw(served.card.load(Ordering::Relaxed) as i32).unwrap(), Signal::TERM).unwrap();
-    // This card does not know how to end: it was killed, and there is another one.
-    let (mut tx, mut rx) = pair(&mut machine, 0);
-    exchange(&mut machine, &mut tx, &mut rx, 100);
-    let path = served.path(0);
-    assert!(path.exists());
-    assert!(matches!(served.end(), Some(KeptEnd::Asked(_))));
-    assert!(!path.exists());
+fn a_card_that_ends_by_itself_is_the_last_and_so_is_the_tenth_that_does_not_begin() {
+    let mut served = Served::new("queues=1,cpu=0", 1);
+    let thread = served.thread.take().unwrap();
+    assert!(matches!(thread.join().unwrap(), KeptEnd::By(status) if status.code() == Some(3)));
+    let starts = Arc::new(AtomicU32::new(0));
+    let count = starts.clone();
+    let mut served = Served::with("queues=1,cpu=1", 1, move |number| count.store(number + 1, Ordering::Relaxed));
+    let thread = served.thread.take().unwrap();
+    assert!(matches!(thread.join().unwrap(), KeptEnd::Failing(status) if status.code().is_none()));
+    assert_eq!(starts.load(Ordering::Relaxed), 11);
+    assert!(!served.path(0).exists(), "its socket goes with the keeper");
 }
 
 #[test]

@@ -397,3 +397,209 @@ impl Machine {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keeper::link::{Comes, Link};
+    use crate::keeper::parts::{News, Part, Told};
+    use crate::wire::message::{Command, Fields};
+    use millrace_callers::{Carries, Listener, owner_only};
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    /// Longer than anything takes.
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// A relay that runs, and where its machines and cards come from.
+    struct Running {
+        folder: tempfile::TempDir,
+        way: Arc<Way>,
+        stop: Arc<OwnedFd>,
+        thread: Option<std::thread::JoinHandle<()>>,
+    }
+
+    impl Running {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("pci");
+            let (stop, way) = (Arc::new(event().unwrap()), Arc::new(Way::new().unwrap()));
+            let entrance = Entrance::new(Listener::private(path.clone(), Carries::Streams).unwrap(), owner_only());
+            let relay = Relay::new(entrance.unwrap(), path, stop.clone(), way.clone());
+            let thread = Some(std::thread::spawn(move || relay.run()));
+            Self { folder, way, stop, thread }
+        }
+
+        fn machine(&self) -> UnixStream {
+            let machine = UnixStream::connect(self.folder.path().join("pci")).unwrap();
+            machine.set_read_timeout(Some(SOON)).unwrap();
+            machine
+        }
+
+        /// The next card: what comes by its link.
+        fn card(&self) -> Link {
+            let (ours, theirs) =
+                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+            self.way.give(ours);
+            Link::new(theirs)
+        }
+    }
+
+    impl Drop for Running {
+        fn drop(&mut self) {
+            rustix::io::write(&self.stop, &1u64.to_ne_bytes()).unwrap();
+            self.thread.take().unwrap().join().unwrap();
+        }
+    }
+
+    fn receive(stream: &mut Stream) -> Option<Message> {
+        let begin = Instant::now();
+        loop {
+            match stream.receive() {
+                Came::Message(message) => return Some(message),
+                Came::End(_) => return None,
+                Came::Nothing => std::thread::sleep(Duration::from_micros(100)),
+            }
+            assert!(begin.elapsed() < SOON);
+        }
+    }
+
+    fn message(id: u8, command: u16, flags: u32, body: &[u8]) -> Vec<u8> {
+        Header { id: id.into(), ..Header { flags, ..Header::command(command) } }.message(body)
+    }
+
+    /// The number, the error and the body of the next answer that a machine gets; `None`: it was hung up on.
+    fn answer(machine: &mut UnixStream) -> Option<(u16, u32, Vec<u8>)> {
+        let mut head = [0; 16];
+        machine.read_exact(&mut head).ok()?;
+        let header = Header::decode(&head);
+        let mut body = vec![0; header.body().unwrap()];
+        machine.read_exact(&mut body).unwrap();
+        Some((header.id, header.error, body))
+    }
+
+    /// What a card says that has done something, of which it tells this.
+    fn told(parts: Vec<(&str, &str, Option<&OwnedFd>)>) -> (Vec<u8>, Vec<Shared>) {
+        let mut news = News::default();
+        for (key, text, fd) in parts {
+            let fd = fd.map(|fd| Shared::File(Arc::new(fd.try_clone().unwrap())));
+            let part = Part { text: text.to_owned(), whole: None, fd };
+            Told::default().change(key, vec![(key.to_owned(), part)], &mut news, &mut Vec::new());
+        }
+        let bytes = news.bytes();
+        (bytes, core::mem::take(&mut news.fds))
+    }
+
+    const READ: u16 = 9;
+    const POSTED: u32 = 1 << 4;
+
+    #[test]
+    fn what_was_told_counts_when_the_answer_has_come_and_the_next_card_has_it() {
+        let running = Running::new();
+        let mut machine = running.machine();
+        machine.write_all(&message(1, READ, 0, b"one")).unwrap();
+        machine.write_all(&message(2, READ, POSTED, b"two")).unwrap();
+        let card = running.card();
+        let Comes { mut stream, given, .. } = card.accept().unwrap();
+        assert!(given.parts.is_empty());
+        assert_eq!((given.pid, Command::of(READ)), (std::process::id(), Some(Command::RegionRead)));
+        let asked = receive(&mut stream).unwrap();
+        assert_eq!((asked.header.id, &*asked.body), (1, &b"one"[..]));
+        let event = eventfd(7, EventfdFlags::NONBLOCK).unwrap();
+        let (mut bytes, fds) = told(vec![("a", "first", None), ("b", "with", Some(&event)), ("c", "", None)]);
+        bytes.extend(asked.header.reply(b"done"));
+        stream.send(bytes, fds).unwrap();
+        assert_eq!(answer(&mut machine), Some((1, 0, b"done".to_vec())));
+        // The second is told of and not answered before the card is killed.
+        let asked = receive(&mut stream).unwrap();
+        assert_eq!((asked.header.id, &*asked.body), (2, &b"two"[..]));
+        stream.send(told(vec![("a", "second", None)]).0, Vec::new()).unwrap();
+        drop((stream, card));
+        let card = running.card();
+        let Comes { mut stream, given, mut fds } = card.accept().unwrap();
+        let parts: Vec<_> = given.parts.iter().map(|(key, text, fd)| (&**key, &**text, *fd)).collect();
+        assert_eq!(parts, [("a", "first", None), ("b", "with", Some(1)), ("c", "", None)]);
+        let mut count = [0; 8];
+        rustix::io::read(fds.take(1).unwrap(), &mut count).unwrap();
+        assert_eq!(Fields(&count).u64(), Some(7), "it is the same event");
+        // The second again, which nobody waits for, and then nothing more.
+        let asked = receive(&mut stream).unwrap();
+        assert_eq!(asked.header.id, 2);
+        stream.send([told(vec![("a", "second", None)]).0, asked.header.reply(&[])].concat(), Vec::new()).unwrap();
+        machine.write_all(&message(3, READ, 0, b"three")).unwrap();
+        let asked = receive(&mut stream).unwrap();
+        stream.send(asked.header.refusal(22), Vec::new()).unwrap();
+        assert_eq!(answer(&mut machine), Some((3, 22, Vec::new())), "posted ones are not answered");
+    }
+
+    #[test]
+    fn a_message_that_no_card_survives_is_its_machines_last() {
+        let running = Running::new();
+        let (mut machine, mut tries) = (running.machine(), 0);
+        machine.write_all(&message(1, READ, 0, &[])).unwrap();
+        loop {
+            let card = running.card();
+            // Nobody comes any more when the machine has gone.
+            if !poll_soon(&card) {
+                break;
+            }
+            let Comes { mut stream, .. } = card.accept().unwrap();
+            assert_eq!(receive(&mut stream).unwrap().header.id, 1);
+            tries += 1;
+        }
+        assert_eq!((tries, answer(&mut machine)), (MOST_TRIES, None));
+        // The next one is welcome.
+        let mut machine = running.machine();
+        machine.write_all(&message(2, READ, 0, &[])).unwrap();
+        let card = running.card();
+        let mut stream = card.accept().unwrap().stream;
+        let asked = receive(&mut stream).unwrap();
+        stream.send(asked.header.reply(b"x"), Vec::new()).unwrap();
+        assert_eq!(answer(&mut machine), Some((2, 0, b"x".to_vec())));
+    }
+
+    fn poll_soon(card: &Link) -> bool {
+        let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+        poll(&mut [PollFd::from_borrowed_fd(card.fd(), PollFlags::IN)], Some(&second)).unwrap() > 0
+    }
+
+    #[test]
+    fn a_card_hangs_up_on_a_machine_and_a_second_one_is_turned_away() {
+        let running = Running::new();
+        let card = running.card();
+        let mut machine = running.machine();
+        let mut stream = card.accept().unwrap().stream;
+        let mut second = running.machine();
+        assert_eq!(answer(&mut second), None);
+        stream.send(Header::command(END).message(b"enough"), Vec::new()).unwrap();
+        assert_eq!(answer(&mut machine), None);
+        let mut machine = running.machine();
+        let mut stream = card.accept().unwrap().stream;
+        drop(machine.write_all(&message(4, READ, 0, &[])));
+        assert_eq!(receive(&mut stream).unwrap().header.id, 4);
+    }
+
+    #[test]
+    fn descriptors_belong_to_their_message() {
+        let running = Running::new();
+        let card = running.card();
+        let machine = running.machine();
+        let mut stream = card.accept().unwrap().stream;
+        let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let fds = [event.as_fd()];
+        // Two that come at once, the descriptor with the second.
+        (&machine).write_all(&message(1, READ, POSTED, &[])).unwrap();
+        let mut space = [const { std::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = rustix::net::SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(rustix::net::SendAncillaryMessage::ScmRights(&fds)));
+        let second = message(2, READ, POSTED, &[]);
+        let flags = rustix::net::SendFlags::NOSIGNAL;
+        rustix::net::sendmsg(&machine, &[std::io::IoSlice::new(&second)], &mut ancillary, flags).unwrap();
+        for (id, count) in [(1, 0), (2, 1)] {
+            let asked = receive(&mut stream).unwrap();
+            assert_eq!((asked.header.id, asked.fds.len()), (id, count));
+            stream.send(asked.header.reply(&[]), Vec::new()).unwrap();
+        }
+    }
+}
