@@ -88,7 +88,7 @@ fn registers(how: &str, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     std::thread::sleep(Duration::from_millis(100));
     let mut word = [0; 4];
     let (read, read_99) = measure(|| client.region_read(0, STATUS, &mut word).expect("a register"));
-    println!("register, read{how:12}  p50 {read} ns  p99 {read_99} ns");
+    println!("register, read{how:12}     p50 {read} ns  p99 {read_99} ns");
     let (write, write_99) = measure(|| client.region_write(0, SCRATCH, &word).expect("a register"));
     println!("register, written{how:12}  p50 {write} ns  p99 {write_99} ns");
     Ok(())

@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! cargo build --release -p millrace-ring --example instructions
-//! for engine in medusa-tx medusa-rx sze-tx sze-rx calypte-tx calypte-rx dd-tx dd-rx; do
+//! for engine in medusa-tx medusa-rx medusa-tx-noted medusa-rx-noted sze-tx sze-rx calypte-tx calypte-rx dd-tx dd-rx; do
 //!     valgrind --tool=callgrind --callgrind-out-file=/dev/null --collect-atstart=no --toggle-collect='*card_side*' \
 //!         target/release/examples/instructions $engine 2>&1 | grep -E 'frames|Collected'
 //! done
 //! ```
+//!
+//! `-noted`: where it is noted how far the card is, as with a keeper.
 //!
 //! What is collected, divided by the frames printed, is what a change of an engine must not raise.
 
@@ -25,15 +27,17 @@ const RING_LEN: usize = 64 << 10;
 fn main() {
     let name = std::env::args().nth(1).unwrap_or_default();
     let engine: fn() = match name.as_str() {
-        "medusa-tx" => medusa_tx,
-        "medusa-rx" => medusa_rx,
+        "medusa-tx" => || medusa_tx(None),
+        "medusa-rx" => || medusa_rx(None),
+        "medusa-tx-noted" => || medusa_tx(note()),
+        "medusa-rx-noted" => || medusa_rx(note()),
         "sze-tx" => sze_tx,
         "sze-rx" => sze_rx,
         "calypte-tx" => calypte_tx,
         "calypte-rx" => calypte_rx,
         "dd-tx" => dd_tx,
         "dd-rx" => dd_rx,
-        _ => panic!("usage: instructions (medusa|sze|calypte|dd)-(tx|rx)"),
+        _ => panic!("usage: instructions (medusa|sze|calypte|dd)-(tx|rx), or medusa-(tx|rx)-noted"),
     };
     engine();
     println!("{name}: {} frames", BURST * BURSTS);
@@ -82,12 +86,17 @@ fn fill(mut deliver: impl FnMut(Span<'_>) -> Result<RxOutcome, EngineFault>) {
     }
 }
 
-fn medusa_tx() {
+/// A place in a control page.
+fn note() -> Option<medusa::Note> {
+    medusa::Note::new(Region::heap(4096).window())
+}
+
+fn medusa_tx(note: Option<medusa::Note>) {
     let (domain, first) = buffers();
     let (descriptors, doorbell, update) = (slots(ENTRIES), word(), word());
     let mut host = medusa::HostTx::new(descriptors.clone(), doorbell.clone(), update.clone()).expect("a ring");
     let rings = medusa::TxRings { descriptors, descriptors_at: Iova::default(), doorbell, update };
-    let mut card = medusa::CardTx::new(rings, FrameLimits::ETHERNET, Iotlb::new(domain)).expect("a ring");
+    let mut card = medusa::CardTx::new(rings, FrameLimits::ETHERNET, Iotlb::new(domain)).expect("a ring").noted(note);
     for number in 0..BURSTS * BURST {
         assert!(host.post(buffer(first, number), LEN));
         if (number + 1) % BURST == 0 {
@@ -101,14 +110,14 @@ fn medusa_tx() {
     }
 }
 
-fn medusa_rx() {
+fn medusa_rx(note: Option<medusa::Note>) {
     let (domain, first) = buffers();
     let (descriptors, doorbell, update) = (slots(ENTRIES), word(), word());
     let headers = Region::heap(ENTRIES as usize * 4).window().slots32(0, ENTRIES).expect("a power of two");
     let (words, others) = ((doorbell.clone(), update.clone()), (descriptors.clone(), headers.clone()));
     let mut host = medusa::HostRx::new(others.0, others.1, words.0, words.1).expect("a ring");
     let rings = medusa::RxRings { descriptors, descriptors_at: Iova::default(), headers, doorbell, update };
-    let mut card = medusa::CardRx::new(rings, FrameLimits::ETHERNET, Iotlb::new(domain)).expect("a ring");
+    let mut card = medusa::CardRx::new(rings, FrameLimits::ETHERNET, Iotlb::new(domain)).expect("a ring").noted(note);
     for burst in 0..BURSTS {
         (0..BURST).for_each(|number| assert!(host.post(buffer(first, burst * BURST + number), STRIDE as u16)));
         host.flush();

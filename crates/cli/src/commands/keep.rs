@@ -2,6 +2,7 @@
 
 use std::env;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus, Stdio, exit};
 use std::thread;
 
@@ -31,7 +32,10 @@ pub fn run(shared: &Shared, args: &CardArgs) -> Result<(), Failure> {
     // The program that is at this place by then: it may be a newer one.
     let program = env::current_exe().map_err(|error| failed(&error))?;
     let launch = |socket: OwnedFd| {
-        Command::new(&program).args(env::args_os().skip(1)).arg(KEPT).stdin(Stdio::from(socket)).spawn()
+        let mut card = Command::new(&program);
+        // Ctrl-C is for the keeper, which asks the card to end: a second signal would end that at once.
+        card.args(env::args_os().skip(1)).arg(KEPT).stdin(Stdio::from(socket)).process_group(0);
+        card.spawn()
     };
     let ended = keeper.run(launch, stop::asked);
     // Its sockets go before the process does.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! introduced                    versions are agreed on
-//! configuration, msix_table, test_space, clock, ports
+//! configuration, msix_table, test_space, clock
+//! ports.N                       registers of MACs, some in each
 //! doorbells                     with the file of BAR 2
 //! vector.N                      MSI-X, with its event
 //! file.DEVICE.INODE             of the machine's memory, with it
@@ -225,7 +226,7 @@ pub(crate) fn machine(
             "msix_table" => machine.msix_table.clone_from(text),
             "test_space" => machine.test_space.clone_from(text),
             "clock" => machine.clock = read(key, text)?,
-            "ports" => ports = read(key, text)?,
+            "ports" => ports.extend(read::<Vec<(u32, u32)>>(key, text)?),
             "doorbells" => machine.doorbells = fd.ok_or("BAR 2 without a file")?,
             "vector" => {
                 let VectorPart { masked } = read(key, text)?;

@@ -233,13 +233,17 @@ impl Relay {
         let Some(Machine { who, stream, card, known, coming_fds, asked, mut closer, .. }) = self.machine.take() else {
             return;
         };
+        // Of one that goes the card says the same.
+        let is_said = card.is_some() && why == HUNG_UP;
         stream.shut();
         card.iter().for_each(Stream::shut);
         closer.close((stream, card, known, coming_fds));
         closer.close(asked.map(|asked| asked.fds));
         self.graves.push(closer);
         let path = self.path.display();
-        notice::info(|| format!("{who} has left the keeper of the PCI function at {path}: {why}"));
+        if !is_said {
+            notice::info(|| format!("{who} has left the keeper of the PCI function at {path}: {why}"));
+        }
     }
 
     /// Lets one in, or turns some away.

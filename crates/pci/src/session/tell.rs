@@ -9,6 +9,9 @@ use rustix::fd::OwnedFd;
 use serde::Serialize;
 use std::sync::Arc;
 
+/// Registers of MACs that are told as one part, which has to fit into a message.
+const SOME_REGISTERS: usize = 500;
+
 /// What may have changed since it was told last.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Changes {
@@ -70,7 +73,7 @@ impl Session {
             (changes.msix_table, "msix_table", |of| vec![bytes("msix_table", &of.msix_table)]),
             (changes.test_space, "test_space", |of| vec![bytes("test_space", &of.test_space)]),
             (changes.clock, "clock", |of| vec![("clock".to_owned(), Part::text(json(&of.clock)))]),
-            (changes.ports, "ports", Self::ports_part),
+            (changes.ports, "ports.", Self::ports),
             (changes.vectors, "vector.", Self::vectors),
             (changes.memory, "file.", Self::files),
             (changes.memory, "piece.", Self::pieces),
@@ -97,8 +100,10 @@ impl Session {
         vec![("doorbells".to_owned(), Part { fd, ..Part::default() })]
     }
 
-    fn ports_part(&self) -> Vec<(String, Part)> {
-        vec![("ports".to_owned(), Part::text(json(&ports::save(self.function.driver.card()))))]
+    fn ports(&self) -> Vec<(String, Part)> {
+        let registers = ports::save(self.function.driver.card());
+        let part = |(number, some): (usize, &[_])| (format!("ports.{number}"), Part::text(json(&some)));
+        registers.chunks(SOME_REGISTERS).enumerate().map(part).collect()
     }
 
     fn vectors(&self) -> Vec<(String, Part)> {

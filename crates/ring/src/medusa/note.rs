@@ -65,7 +65,7 @@ impl Note {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use millrace_dma::{Pages, Region};
