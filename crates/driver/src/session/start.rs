@@ -57,7 +57,8 @@ impl Session {
         }
         let control = page.region.window().clone();
         let buffers = protocol.buffers(&self.memory)?;
-        let attachment = Attachment { domain: self.domain.clone(), control, reclaimer: None, openers, buffers, is_noted: false };
+        let attachment =
+            Attachment { domain: self.domain.clone(), control, reclaimer: None, openers, buffers, is_noted: false };
         let id = self.id;
         let failed = |error| SessionError::Start(id, error);
         card.detach(id);

@@ -1,7 +1,7 @@
 //! In the card: how the thread of a function gets machines from the keeper.
 
-use super::parts::{Given, machine};
-use crate::handover::{SavedMachine, TakenFds, Talk};
+use super::parts::{Given, KnownMachine, machine};
+use crate::handover::{TakenFds, Talk};
 use crate::wire::stream::Stream;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ impl Link {
 
 impl Comes {
     /// What another card has told of it; `None`: it is new.
-    pub fn known(&self, vectors: usize) -> Result<Option<(SavedMachine, Vec<(u32, u32)>)>, String> {
+    pub fn known(&self, vectors: usize) -> Result<Option<KnownMachine>, String> {
         machine(&self.given, vectors, &self.fds)
     }
 }

@@ -186,12 +186,11 @@ fn read<T: DeserializeOwned>(key: &str, text: &str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|error| format!("{key} of the machine is not understood: {error}"))
 }
 
-/// The machine that the parts describe, with the registers of MACs; `None`: nothing is known of it yet.
-pub(crate) fn machine(
-    given: &Given,
-    vectors: usize,
-    fds: &TakenFds,
-) -> Result<Option<(SavedMachine, Vec<(u32, u32)>)>, String> {
+/// A machine, and registers of MACs: addresses and values.
+pub(crate) type KnownMachine = (SavedMachine, Vec<(u32, u32)>);
+
+/// The machine that the parts describe; `None`: nothing is known of it yet.
+pub(crate) fn machine(given: &Given, vectors: usize, fds: &TakenFds) -> Result<Option<KnownMachine>, String> {
     if given.parts.is_empty() {
         return Ok(None);
     }

@@ -40,7 +40,7 @@ pub struct CardRx {
     allowance: Allowance,
     unpublished: bool,
     // Where it is noted how far it is, if anybody wants to know.
-    note: Option<Note>,
+    note: Option<Box<Note>>,
 }
 
 /// So many frames ahead a buffer's first line is asked for: the software has read it last, and the stores of one frame do
@@ -77,7 +77,7 @@ impl CardRx {
     /// From now on it is noted there how far it is, if that is given.
     #[must_use]
     pub fn noted(self, note: Option<Note>) -> Self {
-        Self { note, ..self }
+        Self { note: note.map(Box::new), ..self }
     }
 
     #[inline(always)]

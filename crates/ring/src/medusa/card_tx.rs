@@ -43,7 +43,7 @@ pub struct CardTx {
     chain: Option<Chain>,
     scratch: Box<[u8]>,
     // Where it is noted how far it is, if anybody wants to know.
-    note: Option<Note>,
+    note: Option<Box<Note>>,
 }
 
 impl CardTx {
@@ -60,7 +60,7 @@ impl CardTx {
     /// From now on it is noted there how far it is, if that is given.
     #[must_use]
     pub fn noted(self, note: Option<Note>) -> Self {
-        Self { note, ..self }
+        Self { note: note.map(Box::new), ..self }
     }
 
     #[inline(always)]
