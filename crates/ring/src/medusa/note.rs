@@ -97,6 +97,6 @@ mod tests {
             page.window().word64(PLACE_AT + at).unwrap().store(u64::MAX - 1, Ordering::Relaxed);
         }
         let place = Note::read(page.window()).unwrap();
-        assert_eq!((place.head, place.headers, place.upper), (0x7fff_fffe, u32::MAX, Some(UPPER_BITS)));
+        assert_eq!((place.head, place.headers, place.upper), (0x7fff_fffe, u32::MAX, Some(UPPER_BITS - 1)));
     }
 }
