@@ -54,8 +54,8 @@ class Linux:
     def look(self) -> None:
         """Counts what was fast."""
 
-    def said(self) -> str:
-        """How the engine is."""
+    def why(self) -> str:
+        """What became of the packets of the last scenario, and how the engine is."""
         return ""
 
     def leave(self) -> None:
@@ -75,6 +75,7 @@ class Millrace(Linux):
         self.millrace, self.usual_options, self.options = str(Path(millrace).resolve()), options, ()
         self.process = self.control = None
         self.interfaces = []
+        self.before, self.reasons = {}, {}
         self.is_frozen = False
         self.folder = tempfile.TemporaryDirectory(prefix="millrace-judge-")
         self.log = Path(self.folder.name) / "router.log"
@@ -115,7 +116,7 @@ class Millrace(Linux):
         self.interfaces = list(interfaces)
         self.control.add(self.interfaces)
         self.settle()
-        self.fast_before = self.count()
+        self.before = self.control.counters()
 
     def settle(self) -> None:
         if self.is_frozen or not self.interfaces:
@@ -138,15 +139,16 @@ class Millrace(Linux):
         self.is_frozen = not until
         self.process.send_signal(signal.SIGCONT if until else signal.SIGSTOP)
 
-    def count(self) -> int:
-        counters = self.control.counters()
-        # A packet that is drawn for comparison went by its rule, too, and an error may have been said without Linux, as `status` counts it.
-        return sum(counters.get(reason, 0) for reason in ("fast", "shadow", "error-sent", "error-limited"))
-
     def look(self) -> None:
         if self.process.poll() is not None:
             raise Failed(f"millrace router has ended: {self.log.read_text()}")
-        self.fast = self.count() - self.fast_before
+        counts = {reason: count - self.before.get(reason, 0) for reason, count in self.control.counters().items()}
+        self.reasons = {reason: count for reason, count in counts.items() if count}
+        # A packet that is drawn for comparison went by its rule, too, and an error may have been said without Linux, as `status` counts it.
+        self.fast = sum(counts.get(reason, 0) for reason in ("fast", "shadow", "error-sent", "error-limited"))
+
+    def why(self) -> str:
+        return f"what became of its packets: {self.reasons}\n{self.said()}"
 
     def said(self) -> str:
         done = subprocess.run(self.command("status", "--json"), stdin=subprocess.DEVNULL, capture_output=True, text=True)

@@ -146,7 +146,7 @@ def judge(scenario: Scenario, engines: list[Linux], wires: Wires, keep: Path | N
         raise Failed(f"by Linux alone came {came}; the scenario expects {wanted}")
     said = difference(linux, other, engine.name)
     if not said and engine.fast is not None and engine.fast < scenario.fast:
-        said = f"equal, but only {engine.fast} packets were fast; at least {scenario.fast} should have been\n{engine.said()}"
+        said = f"equal, but only {engine.fast} packets were fast; at least {scenario.fast} should have been\n{engine.why()}"
     return said
 
 

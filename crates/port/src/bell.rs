@@ -19,6 +19,11 @@ use std::time::{Duration, Instant};
 
 /// What no wake takes that is one.
 const SLOW: Duration = Duration::from_millis(1);
+/// What slow wakes of a user may take of a thread together before one of his own rings for him. One may be slow by accident: what
+/// interrupts do, and on a virtual machine what the host gives to others, counts as work of whoever runs.
+const ALLOWED: Duration = Duration::from_millis(20);
+/// Of the time that goes by, the part that is allowed besides is one in so many.
+const PART: u32 = 1000;
 /// For how long a user is looked at closely after one that was slow; and for how long a thread rings for him.
 const REMEMBERED: Duration = Duration::from_secs(300);
 /// Bytes of the stack of such a thread.
@@ -87,6 +92,8 @@ struct User {
     mood: AtomicU8,
     /// When the mood gets better, in ms since [`BEGAN`].
     until: AtomicU64,
+    /// When all that slow wakes have taken is made up for, the same.
+    settled: AtomicU64,
     /// Bells that his thread has to close.
     closing: AtomicU32,
     /// To his thread, from the first time on that there is work for it.
@@ -236,8 +243,8 @@ impl User {
             Arc::strong_count(user) > 1 || user.mood.load(Ordering::Relaxed) != mood::TRUSTED
         });
         let new = || {
-            let (mood, until, closing) = (AtomicU8::new(mood::TRUSTED), AtomicU64::new(0), AtomicU32::new(0));
-            Arc::new(Self { whose, mood, until, closing, thread: OnceLock::new() })
+            let (mood, [until, settled]) = (AtomicU8::new(mood::TRUSTED), [0, 0].map(AtomicU64::new));
+            Arc::new(Self { whose, mood, until, settled, closing: AtomicU32::new(0), thread: OnceLock::new() })
         };
         users.entry(whose).or_insert_with(new).clone()
     }
@@ -247,6 +254,7 @@ impl User {
         let began = Instant::now();
         let result = act();
         if began.elapsed() >= SLOW {
+            SLOW_WAKES.fetch_add(1, Ordering::Relaxed);
             self.change(mood::WATCHED);
         }
         result
@@ -258,9 +266,28 @@ impl User {
         let result = act();
         let took = worked().saturating_sub(began);
         if took >= SLOW {
-            self.set_apart(took);
+            self.was_slow(took);
         }
         (result, took)
+    }
+
+    fn was_slow(&self, took: Duration) {
+        SLOW_WAKES.fetch_add(1, Ordering::Relaxed);
+        if self.is_too_much(took) {
+            self.set_apart(took);
+        } else if self.mood.load(Ordering::Relaxed) != mood::APART {
+            self.change(mood::WATCHED);
+        }
+    }
+
+    /// Adds what a slow wake took to what others have taken, and says whether that is more than [`ALLOWED`].
+    fn is_too_much(&self, took: Duration) -> bool {
+        let now = now();
+        let takes = (took * PART).as_millis() as u64;
+        let add = |settled: u64| settled.max(now) + takes;
+        // Relaxed: a sum, which orders nothing.
+        let before = self.settled.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |settled| Some(add(settled)));
+        add(before.unwrap_or(now)) - now >= (ALLOWED * PART).as_millis() as u64
     }
 
     /// Closes a bell of his, or leaves that to his thread: whoever watches the other end is told.
@@ -295,18 +322,13 @@ impl User {
     }
 
     fn change(&self, mood: u8) {
-        if mood != mood::TRUSTED {
-            SLOW_WAKES.fetch_add(1, Ordering::Relaxed);
-        }
-        self.until.store((BEGAN.elapsed() + REMEMBERED).as_millis() as u64, Ordering::Relaxed);
+        self.until.store(now() + REMEMBERED.as_millis() as u64, Ordering::Relaxed);
         self.mood.store(mood, Ordering::Relaxed);
     }
 
     /// What was long ago counts no more.
     fn forgive(&self) {
-        if self.mood.load(Ordering::Relaxed) != mood::TRUSTED
-            && BEGAN.elapsed().as_millis() as u64 >= self.until.load(Ordering::Relaxed)
-        {
+        if self.mood.load(Ordering::Relaxed) != mood::TRUSTED && now() >= self.until.load(Ordering::Relaxed) {
             self.mood.store(mood::TRUSTED, Ordering::Relaxed);
         }
     }
@@ -332,6 +354,11 @@ impl User {
         }
         self.thread.get()
     }
+}
+
+/// Milliseconds since [`BEGAN`].
+fn now() -> u64 {
+    BEGAN.elapsed().as_millis() as u64
 }
 
 /// What the calling thread has worked so far.
@@ -420,6 +447,7 @@ mod tests {
         let (bell, honest) = (make(user, ours), make(user + 1, other));
         let Some(listeners) = Listeners::of(&theirs) else { return };
         ring_until_apart(&theirs, || assert!(bell.try_ring()), || bell.is_apart());
+        assert!(slow_wakes().iter().all(|&count| count > 0));
         let apart = worked_for(21, || {
             take(&theirs);
             let began = worked();
@@ -516,7 +544,30 @@ mod tests {
             comes(&theirs, 0) && mood(&bell) == mood::WATCHED
         };
         assert!((0..100).any(|_| is_rung_at_once()));
-        let [slow, _] = slow_wakes();
-        assert!(slow > 0);
+    }
+
+    #[test]
+    fn slow_wakes_now_and_then_are_accidents_and_many_are_none() {
+        let bell = Bell::of(USER | 5 << 8, pair().0);
+        let user = bell.user.as_ref().unwrap();
+        let mood = || user.mood.load(Ordering::Relaxed);
+        user.was_slow(ALLOWED / 2);
+        assert_eq!(mood(), mood::WATCHED);
+        // Long after that.
+        user.settled.store(0, Ordering::Relaxed);
+        user.was_slow(ALLOWED / 2);
+        assert_eq!(mood(), mood::WATCHED);
+        // At once.
+        user.was_slow(ALLOWED / 2 + SLOW);
+        assert_eq!(mood(), mood::APART);
+        // An accident of his own thread does not keep it.
+        user.settled.store(0, Ordering::Relaxed);
+        user.until.store(0, Ordering::Relaxed);
+        user.was_slow(SLOW);
+        user.forgive();
+        assert_eq!(mood(), mood::TRUSTED);
+        // One that is no accident.
+        user.was_slow(ALLOWED);
+        assert_eq!(mood(), mood::APART);
     }
 }

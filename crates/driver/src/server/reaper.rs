@@ -11,7 +11,7 @@ use millrace_dma::Region;
 use rustix::fd::OwnedFd;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Threads that one user may keep busy.
 const THREADS: usize = 4;
@@ -19,7 +19,7 @@ const THREADS: usize = 4;
 /// Threads in all. There is one as long as nothing takes long.
 const MOST_THREADS: usize = 64;
 
-/// How long a thread has nothing to do before it ends; the first stays.
+/// How long there always was a thread that had nothing to do before one ends; the last stays.
 const REST: Duration = Duration::from_secs(1);
 
 /// How much of one process may wait to be closed before it is not listened to any more.
@@ -66,7 +66,11 @@ struct Backlog {
     // Users of whom something can be closed, in turn.
     turns: VecDeque<u32>,
     threads: usize,
+    // Of these, those that have not looked yet what there is, and those that wait for something.
+    starting: usize,
     idle: usize,
+    // When there was none that waited, last.
+    none_idle: Option<Instant>,
     stop: bool,
 }
 
@@ -81,47 +85,80 @@ impl Shared {
         self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Sees to it that somebody looks at what can be closed. Whoever takes something does the same for what is left: one
+    /// that was told has not woken yet when more of the same user comes, and what it takes may keep it for ever.
+    fn call_thread(self: &Arc<Self>, backlog: &mut Backlog) {
+        if backlog.turns.is_empty() {
+            return;
+        }
+        if backlog.turns.len() > backlog.idle + backlog.starting && backlog.threads < MOST_THREADS {
+            // Without one more it takes longer.
+            let _ = self.start_thread(backlog);
+        }
+        self.change.notify_one();
+    }
+
+    fn start_thread(self: &Arc<Self>, backlog: &mut Backlog) -> std::io::Result<()> {
+        let shared = self.clone();
+        std::thread::Builder::new()
+            .name("millrace-reaper".to_owned())
+            .stack_size(64 * 1024)
+            .spawn(move || shared.work())?;
+        (backlog.threads, backlog.starting) = (backlog.threads + 1, backlog.starting + 1);
+        Ok(())
+    }
+
     /// A thread's life: until there is nothing left and nothing to come.
-    fn work(&self) {
+    fn work(self: &Arc<Self>) {
         let mut backlog = self.backlog();
+        backlog.starting -= 1;
         // Its first rest is waited for; told once, or threads at rest would wake each other for ever.
         let mut new = true;
         loop {
             if let Some((whose, garbage)) = backlog.take() {
+                self.call_thread(&mut backlog);
                 drop(backlog);
                 drop(garbage);
                 backlog = self.backlog();
                 backlog.closed(whose);
                 continue;
             }
-            if backlog.stop {
+            if backlog.stop || backlog.can_spare_one() {
                 break;
             }
-            backlog.idle += 1;
-            if core::mem::take(&mut new) {
-                self.change.notify_all();
-            }
-            // The last one sleeps until there is something.
-            let mut rested = false;
-            backlog = if backlog.threads > 1 {
-                let (backlog, timeout) =
-                    self.change.wait_timeout(backlog, REST).unwrap_or_else(PoisonError::into_inner);
-                rested = timeout.timed_out();
-                backlog
-            } else {
-                self.change.wait(backlog).unwrap_or_else(PoisonError::into_inner)
-            };
-            backlog.idle -= 1;
-            if rested && backlog.threads > 1 && backlog.turns.is_empty() {
-                break;
-            }
+            backlog = self.rest(backlog, core::mem::take(&mut new));
         }
         backlog.threads -= 1;
         self.change.notify_all();
     }
+
+    /// Until there may be something to do, or it is time to look whether this thread is one too many.
+    fn rest<'a>(&'a self, mut backlog: MutexGuard<'a, Backlog>, is_first: bool) -> MutexGuard<'a, Backlog> {
+        if backlog.idle == 0 {
+            backlog.none_idle = Some(Instant::now());
+        }
+        backlog.idle += 1;
+        if is_first {
+            self.change.notify_all();
+        }
+        // The last one sleeps until there is something.
+        backlog = if backlog.threads > 1 {
+            self.change.wait_timeout(backlog, REST).unwrap_or_else(PoisonError::into_inner).0
+        } else {
+            self.change.wait(backlog).unwrap_or_else(PoisonError::into_inner)
+        };
+        backlog.idle -= 1;
+        backlog
+    }
 }
 
 impl Backlog {
+    /// Whether the other threads would have done all that there was lately. How long one of them rests does not say it:
+    /// those that wait are woken in turn, so that a little now and then would keep all of them.
+    fn can_spare_one(&self) -> bool {
+        self.idle > 0 && self.none_idle.is_some_and(|at| at.elapsed() >= REST)
+    }
+
     fn add(&mut self, (uid, pid): Whose, garbage: Garbage) {
         let user = self.of_user.entry(uid).or_default();
         let could_go_on = user.can_go_on();
@@ -179,32 +216,22 @@ pub(super) struct Reaper {
 impl Reaper {
     pub fn new() -> std::io::Result<Self> {
         let reaper = Self { shared: Arc::default() };
-        reaper.start_thread(&mut reaper.shared.backlog())?;
+        reaper.shared.start_thread(&mut reaper.shared.backlog())?;
         // It is ready: what a thread allocates when it starts is not to fall into a program's work.
         let ready = reaper.shared.change.wait_while(reaper.shared.backlog(), |backlog| backlog.idle == 0);
         drop(ready);
         Ok(reaper)
     }
 
-    fn start_thread(&self, backlog: &mut Backlog) -> std::io::Result<()> {
-        let shared = self.shared.clone();
-        std::thread::Builder::new()
-            .name("millrace-reaper".to_owned())
-            .stack_size(64 * 1024)
-            .spawn(move || shared.work())?;
-        backlog.threads += 1;
-        Ok(())
-    }
-
     /// Has something of a process closed, soon.
     pub fn take(&self, asker: Asker, garbage: Garbage) {
         let mut backlog = self.shared.backlog();
+        self.take_more(&mut backlog, asker, garbage);
+    }
+
+    fn take_more(&self, backlog: &mut Backlog, asker: Asker, garbage: Garbage) {
         backlog.add((asker.uid, asker.pid), garbage);
-        if backlog.turns.len() > backlog.idle && backlog.threads < MOST_THREADS {
-            // Without one more it takes longer.
-            let _ = self.start_thread(&mut backlog);
-        }
-        self.shared.change.notify_one();
+        self.shared.call_thread(backlog);
     }
 
     /// Has fds of a process closed, soon.
@@ -244,7 +271,6 @@ mod tests {
     use rustix::net::sockopt::{set_socket_linger, socket_send_buffer_size};
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
-    use std::time::Instant;
 
     /// An fd whose close takes a minute: a socket inside a socket pair, with bytes that nobody reads.
     pub(crate) fn lingering() -> (OwnedFd, TcpStream) {
@@ -309,5 +335,63 @@ mod tests {
         }
         assert!(reaper.is_full(asker(1, 1)) && !reaper.is_full(asker(9, 9)), "a user who is full is not listened to");
         drop(receivers);
+    }
+
+    /// Threads that there are once no more than so many are left, or after a minute; every now and then `act` is done.
+    fn threads_after(reaper: &Reaper, most: usize, mut act: impl FnMut()) -> usize {
+        let begin = Instant::now();
+        loop {
+            let threads = reaper.shared.backlog().threads;
+            if threads <= most || begin.elapsed() > Duration::from_secs(60) {
+                return threads;
+            }
+            std::thread::sleep(REST / 5);
+            act();
+        }
+    }
+
+    /// Hands over, before any thread can look, fds whose close takes a minute, one of each process of the user 1.
+    fn take_lingering(reaper: &Reaper, pids: std::ops::Range<u32>) -> Vec<TcpStream> {
+        let (senders, receivers): (Vec<_>, Vec<_>) = pids.clone().map(|_| lingering()).unzip();
+        let mut backlog = reaper.shared.backlog();
+        for (pid, sender) in pids.zip(senders) {
+            reaper.take_more(&mut backlog, asker(1, pid), Garbage::Fd(sender));
+        }
+        receivers
+    }
+
+    #[test]
+    fn what_comes_before_a_thread_has_woken_does_not_wait_for_what_that_one_takes() {
+        let reaper = Reaper::new().unwrap();
+        let receivers = take_lingering(&reaper, 0..THREADS as u32 - 1);
+        assert!(is_closed_for(&reaper, asker(1, 9)), "its user may keep one thread more busy");
+        drop(receivers);
+    }
+
+    #[test]
+    fn a_little_now_and_then_keeps_no_more_threads_than_it_takes() {
+        let reaper = Reaper::new().unwrap();
+        let receivers = take_lingering(&reaper, 0..2);
+        assert!(is_closed_for(&reaper, asker(1, 2)));
+        assert!(reaper.shared.backlog().threads >= 3, "two are busy");
+        drop(receivers);
+        let threads = threads_after(&reaper, 1, || assert!(is_closed_for(&reaper, asker(1, 3))));
+        assert_eq!(threads, 1);
+    }
+
+    #[test]
+    fn one_thread_is_started_for_what_one_can_do() {
+        let reaper = Reaper::new().unwrap();
+        let receivers = take_lingering(&reaper, 0..1);
+        while reaper.shared.backlog().idle > 0 {
+            std::thread::yield_now();
+        }
+        let mut backlog = reaper.shared.backlog();
+        for pid in 0..MOST_OF_USER as u32 {
+            let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+            reaper.take_more(&mut backlog, asker(2, pid), Garbage::Fd(event));
+        }
+        assert_eq!(backlog.threads, 2, "it has not looked yet");
+        drop((backlog, receivers));
     }
 }
