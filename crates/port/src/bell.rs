@@ -1,7 +1,7 @@
 //! Waking programs of users who may wish others harm: the time that it takes is measured, and counts for whose program is woken.
 //!
 //! Linux tells everybody who watches the other end of a socket, or an eventfd, in the context of whoever sends: with a million epolls there a wake takes a
-//! worker 0.2 to 0.4 s. Whose bell was slow is looked at closely for a while, and if that was no accident a thread of his own rings his bells from then on,
+//! worker 0.2 to 0.4 s. Whose bell was slow is looked at closely for a while, and if that was no accident (20 ms together) a thread of his own rings his bells from then on,
 //! and closes them, which tells the same listeners: all of them, since a second one is soon made (decision 124).
 
 use crate::notice;
