@@ -13,8 +13,9 @@
 //! 0x100   card        departure, 5 words of 64 bits: a sequence, odd while the others are written; frames that have left since
 //!                     START; the card's clock in ns before and after the last of them was handed to the port; frames that have
 //!                     come off the ring since START, with those that were dropped there
-//! 0x140   card        how far it is, 3 words of 64 bits: HDP in bits 30:0, bit 31 says which of the next two words counts, HHP in bits
-//!                     63:32; the upper address in force, twice. Only of a Medusa queue of a machine whose card has a keeper:
+//! 0x140   card        how far it is, 5 words of 64 bits: HDP in bits 30:0, bit 31 says which of the next two words counts, HHP in bits
+//!                     63:32; the upper address in force, twice; what a register puts into the doorbell, before and after it does,
+//!                     or all ones when software puts it there itself. Only of a Medusa queue of a machine whose card has a keeper:
 //!                     a card that follows one that was killed begins there
 //! ```
 //!
@@ -50,10 +51,14 @@ pub const SOFTWARE_SLEEPS_AT: usize = 0x0c0;
 pub const WANTS_STAMPS_AT: usize = 0x0c4;
 /// Offset of the departure, five words of 64 bits: sequence, frames, before, after, taken.
 pub const DEPARTURE_AT: usize = 0x100;
-/// Offset of how far the card is: three words of 64 bits, pointers and two upper addresses.
+/// Offset of how far the card is: words of 64 bits, pointers and two upper addresses; and behind them what registers ring.
 pub const PLACE_AT: usize = 0x140;
 /// What stands in the place of an upper address as long as there is none.
 pub const NO_UPPER: u64 = u64::MAX;
+/// Offset of what a register puts into the doorbell, two words of 64 bits: before it does, and after.
+pub const RUNG_AT: usize = PLACE_AT + 24;
+/// What stands there when software rings by stores.
+pub const NOT_RUNG: u64 = u64::MAX;
 
 const _: () = {
     assert!(DOORBELL_AT / 64 != CARD_SLEEPS_AT / 64 && CARD_SLEEPS_AT / 64 != SOFTWARE_SLEEPS_AT / 64);

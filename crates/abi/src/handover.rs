@@ -72,7 +72,7 @@ pub struct SavedQueue {
     pub place: Option<RingPlace>,
     /// Whether it stops as soon as it is drained.
     pub is_stopping: bool,
-    /// Whether it runs, and what counts of `place`, `pointers` and `rung` stands in its control page.
+    /// Whether it ran when this was said: what counts of `place`, `pointers` and `rung`, and whether it has stopped since, stands in its control page.
     #[serde(default)]
     pub is_noted: bool,
 }

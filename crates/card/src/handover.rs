@@ -2,9 +2,10 @@
 
 use crate::card::Card;
 use crate::command::Command;
-use millrace_abi::handover::{RingPlace, SavedQueue};
+use millrace_abi::control::{DOORBELL_AT, QueueState, RUNG_AT, STATE_AT};
+use millrace_abi::handover::SavedQueue;
 use millrace_abi::queue::QueueId;
-use millrace_dma::Window;
+use millrace_dma::{Ordering, Window};
 use millrace_ring::medusa::Note;
 
 impl Card {
@@ -29,9 +30,24 @@ impl Card {
         Some(self.bus().queue(id)?.describe())
     }
 
-    /// Where the ring of a queue stood when the card that served it was killed, by its control page: `None` if that is none.
-    pub fn noted_place(control: &Window) -> Option<RingPlace> {
-        Note::read(control)
+    /// A queue of a card that was killed while it ran, with what stands in its control page: where its ring stands, and whether software rings it by registers.
+    /// One that has stopped meanwhile, as the page says, has stopped. `None`: it is no page.
+    pub fn as_noted(saved: &SavedQueue, control: &Window) -> Option<SavedQueue> {
+        let word = |at| control.word64(at).map(|word| word.load(Ordering::Acquire)).ok();
+        // Acquire pairs with the Release in `show_state`, and those in `Attached::ring`, of a process that has gone.
+        let state = control.word32(STATE_AT).ok()?.load(Ordering::Acquire);
+        let (doorbell, rung) = (word(DOORBELL_AT)?, [word(RUNG_AT)?, word(RUNG_AT + 8)?]);
+        let rung = rung.contains(&doorbell).then_some(doorbell);
+        if QueueState::from_word(state) != Some(QueueState::Running) {
+            return Some(SavedQueue {
+                is_stopping: false,
+                pointers: doorbell,
+                rung: None,
+                control: 0,
+                ..saved.clone()
+            });
+        }
+        Some(SavedQueue { place: Some(Note::read(control)?), rung, ..saved.clone() })
     }
 
     /// Takes over what another card has said of a queue that nobody has here. If it ran there, the next START holds it where its ring stands, until

@@ -47,6 +47,19 @@ impl Daemon {
         Ok(Self { driver: Arc::new(driver) })
     }
 
+    /// The same of a card with a keeper, whose machines come before programs are heard.
+    pub fn start_deaf(path: &Path, options: &CardOptions, policy: Policy, rules: &RuleFile) -> Result<Self, Failure> {
+        let card =
+            stop::at_once(|| Card::with_rules(options, rules)).map_err(|error| Failure::Usage(error.to_string()))?;
+        let driver = Driver::listen_later(card, path, policy).map_err(|error| Failure::Usage(error.to_string()))?;
+        Ok(Self { driver: Arc::new(driver) })
+    }
+
+    /// Hears programs from now on.
+    pub fn hear(&self) -> Result<(), Failure> {
+        self.driver.hear().map_err(|error| Failure::Usage(format!("programs cannot be heard: {error}")))
+    }
+
     /// Listens in the place of the card from which this one has taken over. Machines have it by then, so that it goes on without as well.
     pub fn listen_on(&self, socket: OwnedFd, path: &Path) {
         if let Err(error) = self.driver.listen_on(socket, path) {

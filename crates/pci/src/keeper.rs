@@ -38,8 +38,8 @@ use std::time::{Duration, Instant};
 const NAP: Duration = Duration::from_millis(50);
 /// Cards that end one after the other before they were ready, until there is no next one.
 const MOST_FAILURES: u32 = 10;
-/// Before the next card, where the one before was not ready: what others had of the system may not be free yet.
-const PAUSE: Duration = Duration::from_millis(200);
+/// Before the next card, where the one before was not ready, and so much more after each: what others had of the system may not be free yet.
+const PAUSE: Duration = Duration::from_millis(50);
 /// Cards that end one after the other before they have run for [`STEADY`], until the next one has to wait for [`LONG_PAUSE`]: what kills them may be in a ring.
 const MOST_SHORT: u32 = 20;
 /// A card that has run so long is not counted among them.
@@ -115,7 +115,18 @@ impl Keeper {
         let (mut cards, mut failures, mut short) = (0_u64, 0, 0);
         loop {
             let begin = Instant::now();
-            let (status, is_asked, was_ready) = self.have_one(&mut launch, &is_to_end)?;
+            let had = self.have_one(&mut launch, &is_to_end);
+            let (status, is_asked, was_ready) = match had {
+                Ok(had) => had,
+                // There may be a program, or a process, again soon.
+                Err(error) if cards > 0 && failures < MOST_FAILURES && !is_to_end() => {
+                    failures += 1;
+                    notice::warn(format!("the next card cannot be started: {error}; its keeper tries again"));
+                    std::thread::sleep(PAUSE * failures);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             if is_asked {
                 return Ok(KeptEnd::Asked(status));
             }
@@ -133,7 +144,7 @@ impl Keeper {
             if short > MOST_SHORT {
                 std::thread::sleep(LONG_PAUSE);
             } else if !was_ready {
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(PAUSE * failures);
             }
         }
     }
@@ -152,9 +163,14 @@ impl Keeper {
         let talk = Talk::over(ours);
         let fds: Vec<BorrowedFd<'_>> = links.iter().map(|(_, theirs)| theirs.as_fd()).collect();
         // One that has died already is seen below.
-        let _ = talk.send(&Said::Links, &fds, Instant::now() + PATIENCE);
+        let machines = self.ways.iter().filter(|way| way.has_machine()).count();
+        let _ = talk.send(&Said::Links { machines }, &fds, Instant::now() + PATIENCE);
         let process = Pid::from_raw(child.id() as i32).ok_or(std::io::Error::other("a process without a number"))?;
-        let ended = pidfd_open(process, PidfdFlags::empty())?;
+        let ended = pidfd_open(process, PidfdFlags::empty()).inspect_err(|_| {
+            // Nobody would notice its end. It has ended already, or does now.
+            let _ = child.kill();
+            let _ = child.wait();
+        })?;
         let (mut links, mut was_ready, mut asked) = (Some(links), false, None::<Instant>);
         loop {
             if let Some(status) = child.try_wait()? {
@@ -210,6 +226,7 @@ fn how(status: ExitStatus) -> String {
 pub struct Kept {
     talk: Talk,
     links: Vec<OwnedFd>,
+    machines: usize,
 }
 
 impl Kept {
@@ -221,15 +238,20 @@ impl Kept {
         let none = "only a card with --keep starts another one with --kept";
         let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(|_| none)?;
         let talk = Talk::over(socket);
-        let (Said::Links, links) = talk.receive(Instant::now() + PATIENCE).map_err(|_| none)? else {
+        let (Said::Links { machines }, links) = talk.receive(Instant::now() + PATIENCE).map_err(|_| none)? else {
             return Err(none.to_owned());
         };
-        Ok(Self { talk, links })
+        Ok(Self { talk, links, machines })
     }
 
     /// Sockets by which machines come, one for each function.
     pub(crate) fn links(&mut self) -> Vec<OwnedFd> {
         core::mem::take(&mut self.links)
+    }
+
+    /// Machines that another card has had, and that come now.
+    pub(crate) fn machines(&self) -> usize {
+        self.machines
     }
 
     /// From now on machines are welcome.

@@ -62,10 +62,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the end waits for a thread: what a client has handed over may take long to be closed.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long a card waits for the machines of its keeper, which may have gone meanwhile.
+const COME: Duration = Duration::from_secs(2);
 
 /// Why there are no functions.
 #[derive(Debug, thiserror::Error)]
@@ -302,8 +305,19 @@ impl Functions {
             all.iter().map(|(path, counting)| FunctionStats { path: path.clone(), events: counting.named() }).collect()
         };
         driver.card().count_functions(Box::new(counts));
-        // Its thread waits for what comes by then.
-        self.kept.as_ref().map_or(Ok(()), |kept| kept.is_ready().map_err(PciError::Keeper))
+        self.kept.as_ref().map_or(Ok(()), |kept| self.welcome(kept))
+    }
+
+    /// Says to the keeper that machines are welcome, and waits for those that another card has had: nobody else is to have their queues.
+    fn welcome(&self, kept: &Kept) -> Result<(), PciError> {
+        kept.is_ready().map_err(PciError::Keeper)?;
+        let until = Instant::now() + COME;
+        let have_come =
+            || self.counters().iter().map(|counters| counters.taken_over + counters.connections).sum::<u64>();
+        while have_come() < kept.machines() as u64 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
     }
 
     /// Whether another card has taken over: there is nothing left for this one to do.

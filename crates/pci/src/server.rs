@@ -318,9 +318,11 @@ impl Server {
             session.keep();
             return Ok((session, false));
         };
-        ports::restore(self.card(), &registers);
+        ports::restore_some(self.card(), self.function.share.own_ports.clone(), &registers);
         let mut session = Session::restore(self.function.clone(), &saved, &mut comes.fds, true)?;
         session.is_known();
+        // What is not used any more is closed as what the machine hands over.
+        session.close(core::mem::take(&mut comes.fds));
         Ok((session, true))
     }
 

@@ -162,8 +162,13 @@ impl Session {
             core::mem::replace(&mut self.memory, Memory::new(self.function.books.clone())),
             core::mem::replace(&mut self.interrupts, Interrupts::new(0, 0)),
         );
-        self.closer.close((memory, interrupts));
+        self.closer.close((memory, interrupts, self.told.take()));
         core::mem::take(&mut self.closer)
+    }
+
+    /// Has something closed as what the machine has handed over.
+    pub fn close(&mut self, garbage: impl Send + 'static) {
+        self.closer.close(garbage);
     }
 
     /// The driver's view of this machine.
@@ -192,7 +197,7 @@ impl Session {
         let is_taken = self.client().is_ok_and(|client| client.lock(path, 1).is_ok());
         if is_taken {
             self.locked.insert(queue);
-            self.changes.queues = true;
+            self.changes.add_queue(queue);
             // A program of the host may have had it, and has left its addresses there.
             clear(function.driver.card(), queue);
         }

@@ -45,7 +45,7 @@ pub(crate) struct Share {
     pub tx: Range<u32>,
     pub ports: Range<u32>,
     /// Those of its ports that no other function has.
-    own_ports: Range<u32>,
+    pub own_ports: Range<u32>,
 }
 
 /// A part of an access: a stretch of one block.

@@ -58,6 +58,7 @@ impl Build<'_> {
         let mut note = self.attached.is_noted.then(|| Note::new(&self.attached.control)).flatten()?;
         if self.latches.resume.is_none() {
             note.begin(Pointers::default(), None);
+            self.attached.begin_notes();
         }
         Some(note)
     }

@@ -111,7 +111,7 @@ impl Queue {
             return saved;
         }
         let is_stopping = self.status.stop_is_asked();
-        SavedQueue { is_noted: true, is_stopping, pointers: 0, rung: saved.rung.map(|_| 0), ..saved }
+        SavedQueue { is_noted: true, is_stopping, pointers: 0, rung: None, ..saved }
     }
 
     fn saved(&self, latches: &Latches, place: Option<RingPlace>) -> SavedQueue {

@@ -6,7 +6,7 @@ use crate::counters::Counts;
 use crate::engine::{RxEngine, TxEngine};
 use crate::mailbox::Mailbox;
 use crate::opener::{Attachment, Opener};
-use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT};
+use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT, NOT_RUNG, RUNG_AT};
 use millrace_abi::handover::RingPlace;
 use millrace_abi::launch::LaunchPolicy;
 use millrace_abi::queue::QueueId;
@@ -81,6 +81,8 @@ pub(super) struct Attached {
     pub doorbell: Word64,
     /// What a register has put there last; `None` from when on software puts it there itself.
     pub rung: Option<u64>,
+    /// Where that is noted, before the doorbell has it and after, for a card that follows this one.
+    rung_notes: Option<[Word64; 2]>,
     /// Says when the worker sleeps; None: nobody says so, and every write of a pointer wakes it.
     ringer: Option<Ringer>,
     pub reclaimer: Option<Box<Reclaimer>>,
@@ -103,14 +105,16 @@ impl Attached {
             given => given.filter(|_| has_buffers),
         };
         let rung = Some(doorbell.load(Ordering::Relaxed));
-        Ok(Self { domain, control, doorbell, rung, ringer, reclaimer, openers, is_noted, buffers })
+        let notes = || Some([control.word64(RUNG_AT).ok()?, control.word64(RUNG_AT + 8).ok()?]);
+        let rung_notes = is_noted.then(notes).flatten();
+        Ok(Self { domain, control, doorbell, rung, rung_notes, ringer, reclaimer, openers, is_noted, buffers })
     }
 
     /// What one more ring of a TX queue has, which is rung and woken without registers.
     pub fn of_ring(domain: Arc<Domain>, control: Window, buffers: Option<TxBuffers>) -> Result<Self, StartError> {
         let doorbell = control.word64(DOORBELL_AT).map_err(|_| StartError::Size(0))?;
-        let (rung, ringer, reclaimer, openers, is_noted) = (None, None, None, Vec::new(), false);
-        Ok(Self { domain, control, doorbell, rung, ringer, reclaimer, openers, is_noted, buffers })
+        let (rung, rung_notes, ringer, reclaimer, openers, is_noted) = (None, None, None, None, Vec::new(), false);
+        Ok(Self { domain, control, doorbell, rung, rung_notes, ringer, reclaimer, openers, is_noted, buffers })
     }
 
     /// Wakes the worker if it sleeps, after something was stored that it polls.
@@ -120,16 +124,30 @@ impl Attached {
         }
     }
 
+    /// Notes what registers have rung so far, when the queue starts.
+    pub fn begin_notes(&self) {
+        [0, 1].into_iter().for_each(|which| self.note_rung(which, self.rung.unwrap_or(NOT_RUNG)));
+    }
+
+    /// Release: whoever reads it after the card was killed sees what was noted and rung before.
+    fn note_rung(&self, which: usize, value: u64) {
+        if let Some(notes) = &self.rung_notes {
+            notes[which].store(value, Ordering::Release);
+        }
+    }
+
     /// Moves the software pointers as software does that writes the doorbell itself. Where software does, the register is only to wake the worker: what it says
     /// may have been on its way for long, and a doorbell that goes back has descriptors served again.
     fn ring(&mut self, pointers: u64, mailbox: &Mailbox) {
         // Acquire pairs with the Release of software that rings.
         self.rung = self.rung.filter(|&rung| self.doorbell.load(Ordering::Acquire) == rung);
         if self.rung.is_some() {
+            self.note_rung(0, pointers);
             // Release pairs with the Acquire of the card's half: what software wrote before the register is visible.
             self.doorbell.store(pointers, Ordering::Release);
             self.rung = Some(pointers);
         }
+        self.note_rung(1, self.rung.unwrap_or(NOT_RUNG));
         self.wake(mailbox);
     }
 }

@@ -480,6 +480,7 @@ pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), F
     };
     let daemon = match &socket {
         Some(_) => Daemon::start_unheard(&options, policy.clone(), &rules)?,
+        None if args.kept => Daemon::start_deaf(&path, &options, policy.clone(), &rules)?,
         None => Daemon::start(&path, &options, policy.clone(), &rules)?,
     };
     if let Some(functions) = &mut functions {
@@ -514,6 +515,9 @@ pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), F
     }
     if let Some(functions) = &mut functions {
         functions.start(&daemon)?;
+    }
+    if args.kept {
+        daemon.hear()?;
     }
     socket.into_iter().for_each(|socket| daemon.listen_on(socket, &path));
     let announced = announce(shared, &path, &options, rdma.as_ref(), functions.as_ref());

@@ -126,6 +126,29 @@ impl Driver {
         Self::start(card, Some(listener), Some(place), policy)
     }
 
+    /// The same, but programs that call wait until [`Driver::hear`].
+    ///
+    /// # Errors
+    /// [`DriverError`].
+    pub fn listen_later(card: Card, path: &Path, policy: Policy) -> Result<Self, DriverError> {
+        let (listener, place) = listen(path)?;
+        let driver = Self::start(card, None, Some(place), policy)?;
+        *driver.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
+        Ok(driver)
+    }
+
+    /// Hears programs from now on. To be called once, of a card that listens and does not hear.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn hear(&self) -> Result<(), std::io::Error> {
+        if let Some(socket) = self.listener()? {
+            *self.shared.handed_over.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket);
+            self.shared.wake();
+        }
+        Ok(())
+    }
+
     fn start(
         card: Card,
         listener: Option<OwnedFd>,

@@ -61,8 +61,10 @@ pub(crate) enum Said {
     },
     More,
     Yours,
-    /// A keeper to its card: sockets by which machines come, of each function.
-    Links,
+    /// A keeper to its card: sockets by which machines come, of each function, and how many machines wait for it.
+    Links {
+        machines: usize,
+    },
     /// A card to its keeper: machines are welcome.
     Ready,
 }

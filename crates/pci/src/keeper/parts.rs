@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! introduced                    versions are agreed on
-//! configuration, msix_table, test_space, clock
-//! ports.N                       registers of MACs, some in each
+//! configuration, test_space, clock
+//! msix_table.NN, ports.N        the table, and registers of MACs that are the machine's alone, some in each
 //! doorbells                     with the file of BAR 2
 //! vector.N                      MSI-X, with its event
 //! file.DEVICE.INODE             of the machine's memory, with it
@@ -18,7 +18,7 @@ use millrace_port::Bell;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// A message of the card to its keeper, before the answer that it belongs to: parts that are new, or gone.
@@ -94,21 +94,24 @@ pub(crate) struct Told(BTreeMap<String, Part>);
 impl Told {
     /// What is new: all parts whose names begin with `prefix` are in `now`. What they replace goes to `old`.
     pub fn change(&mut self, prefix: &str, now: Vec<(String, Part)>, news: &mut News, old: &mut Vec<Shared>) {
-        let is_there = |key: &str| now.iter().any(|(there, _)| there == key);
+        let there: HashSet<&str> = now.iter().map(|(key, _)| &**key).collect();
         let known = self.0.range(prefix.to_owned()..).take_while(|(key, _)| key.starts_with(prefix));
-        let gone: Vec<String> = known.map(|(key, _)| key.clone()).filter(|key| !is_there(key)).collect();
+        let gone: Vec<String> = known.map(|(key, _)| key.clone()).filter(|key| !there.contains(&**key)).collect();
         for key in gone {
             old.extend(self.0.remove(&key).and_then(|part| part.fd));
             news.add(ToldPart { key, text: None, fd: false }, None);
         }
-        for (key, part) in now {
-            if self.0.get(&key).is_some_and(|known| known.is(&part)) {
-                continue;
-            }
-            let text = Some(part.whole.clone().unwrap_or_else(|| part.text.clone()));
-            news.add(ToldPart { key: key.clone(), text, fd: part.fd.is_some() }, part.fd.clone());
-            old.extend(self.0.insert(key, part).and_then(|part| part.fd));
+        now.into_iter().for_each(|(key, part)| self.put(key, part, news, old));
+    }
+
+    /// One part, if it is new.
+    pub fn put(&mut self, key: String, part: Part, news: &mut News, old: &mut Vec<Shared>) {
+        if self.0.get(&key).is_some_and(|known| known.is(&part)) {
+            return;
         }
+        let text = Some(part.whole.clone().unwrap_or_else(|| part.text.clone()));
+        news.add(ToldPart { key: key.clone(), text, fd: part.fd.is_some() }, part.fd.clone());
+        old.extend(self.0.insert(key, part).and_then(|part| part.fd));
     }
 }
 
@@ -195,7 +198,8 @@ pub(crate) fn machine(given: &Given, vectors: usize, fds: &TakenFds) -> Result<O
         return Ok(None);
     }
     let (mut files, mut ports) = (BTreeMap::new(), Vec::new());
-    let none = SavedVector { event: None, masked: false, pending: false };
+    // What was on its way when the card was killed may be lost: whoever waits for it, or arms it later, looks.
+    let none = SavedVector { event: None, masked: false, pending: true };
     let mut machine = SavedMachine {
         who: given.who.clone(),
         pid: given.pid,
@@ -222,7 +226,7 @@ pub(crate) fn machine(given: &Given, vectors: usize, fds: &TakenFds) -> Result<O
         match kind {
             "introduced" => machine.introduced = true,
             "configuration" => machine.configuration.clone_from(text),
-            "msix_table" => machine.msix_table.clone_from(text),
+            "msix_table" => machine.msix_table.push_str(text),
             "test_space" => machine.test_space.clone_from(text),
             "clock" => machine.clock = read(key, text)?,
             "ports" => ports.extend(read::<Vec<(u32, u32)>>(key, text)?),
@@ -230,7 +234,6 @@ pub(crate) fn machine(given: &Given, vectors: usize, fds: &TakenFds) -> Result<O
             "vector" => {
                 let VectorPart { masked } = read(key, text)?;
                 let vector = name.parse().ok().and_then(|number: usize| machine.vectors.get_mut(number));
-                // What was on its way when the card was killed may be lost: whoever waits for it looks.
                 *vector.ok_or("a vector that the function has not got")? =
                     SavedVector { event: *fd, masked, pending: true };
             }

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,10 @@ use std::time::{Duration, Instant};
 const MOST_TRIES: u32 = 3;
 /// How long a machine waits for a card that has hung up and not ended.
 const LIMBO: Duration = Duration::from_secs(30);
+/// Until a machine that no card has is given to one again.
+const AGAIN: Duration = Duration::from_millis(100);
+/// How long a card has to live before it gets a message that others may not have survived.
+const PROVES: Duration = Duration::from_millis(500);
 /// How long a card may take to listen to a machine that comes.
 const COMES: Duration = Duration::from_secs(2);
 /// Until it is looked again whether what a machine has handed over is closed.
@@ -34,11 +39,12 @@ const STRANGERS: usize = 4;
 pub(super) struct Way {
     event: OwnedFd,
     link: Mutex<Option<OwnedFd>>,
+    has_machine: AtomicBool,
 }
 
 impl Way {
     pub fn new() -> Result<Self, std::io::Error> {
-        Ok(Self { event: event()?, link: Mutex::default() })
+        Ok(Self { event: event()?, link: Mutex::default(), has_machine: AtomicBool::new(false) })
     }
 
     /// There is another card, to which this leads.
@@ -50,6 +56,14 @@ impl Way {
     fn take(&self) -> Option<OwnedFd> {
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         self.link.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Way {
+    /// Whether a machine is there.
+    pub fn has_machine(&self) -> bool {
+        // Relaxed: how many a card waits for at most, and no longer than it likes.
+        self.has_machine.load(Ordering::Relaxed)
     }
 }
 
@@ -73,8 +87,9 @@ struct Machine {
     caller: Caller,
     stream: Stream,
     card: Option<Stream>,
-    // Since when there is none.
+    // Since when there is none, and when the one that there is gets the message that is open.
     alone: Instant,
+    gives: Option<Instant>,
     known: BTreeMap<String, Known>,
     // What is told and not answered yet.
     coming: Vec<ToldPart>,
@@ -100,6 +115,7 @@ pub(super) struct Relay {
 /// What there is to do.
 struct Ready {
     stream: bool,
+    hung_up: bool,
     card: bool,
     link: bool,
     listener: bool,
@@ -123,11 +139,14 @@ impl Relay {
                 self.introduce();
             }
             if ready.stream || self.is_late() {
-                self.hear_machine();
+                self.hear_machine(ready.hung_up);
             }
+            self.try_again();
             if ready.listener {
                 self.accept();
             }
+            // Relaxed: see there.
+            self.way.has_machine.store(self.machine.is_some(), Ordering::Relaxed);
         }
         self.end("the card ends");
     }
@@ -139,19 +158,21 @@ impl Relay {
         let (mut stream, mut card, mut until) = (None, None, None);
         if let Some(machine) = &mut self.machine {
             let is_choked = !machine.closer.try_again() || machine.closer.is_full();
-            let waits = machine.asked.is_some() || machine.card.is_none() || is_choked;
             stream = match &machine.stream {
+                // Nobody says when it is listened to again: whether it goes meanwhile is to be seen.
+                stream if is_choked || machine.card.is_none() => Some((stream.as_fd(), PollFlags::RDHUP)),
                 stream if stream.is_sending() => Some((stream.as_fd(), PollFlags::OUT)),
-                // What it has hung up on is heard when its turn comes.
-                _ if waits => None,
+                // What it has hung up on is heard when the card has answered.
+                _ if machine.asked.is_some() => None,
                 stream => Some((stream.as_fd(), PollFlags::IN)),
             };
             let flags = |card: &Stream| if card.is_sending() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
             card = machine.card.as_ref().map(|card| (card.as_fd(), flags(card)));
             let now = Instant::now();
             let soon = if is_choked { Some(now + CHOKED) } else { None };
-            let alone = machine.card.is_none().then(|| machine.alone + LIMBO);
-            until = [machine.deadline, soon, alone].into_iter().flatten().min();
+            let alone = machine.card.is_none().then(|| (machine.alone + LIMBO).min(now + AGAIN));
+            let gives = machine.gives.filter(|_| machine.card.is_some());
+            until = [machine.deadline(), soon, alone, gives].into_iter().flatten().min();
         }
         let until = if listener.is_none() { Some(until.unwrap_or(Instant::now() + WAITS)) } else { until };
         let most = until.map(|until| {
@@ -173,6 +194,7 @@ impl Relay {
         let [stopped, said, answered, link, called] = fds.map(|fd| fd.revents());
         let ready = Ready {
             stream: stream.is_some() && !said.is_empty(),
+            hung_up: said.intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR),
             card: card.is_some() && !answered.is_empty(),
             link: !link.is_empty(),
             listener: listener.is_some() && called.contains(PollFlags::IN),
@@ -183,16 +205,18 @@ impl Relay {
     fn is_late(&self) -> bool {
         let now = Instant::now();
         self.machine.as_ref().is_some_and(|machine| {
-            machine.deadline.is_some_and(|deadline| deadline <= now)
+            machine.deadline().is_some_and(|deadline| deadline <= now)
                 || machine.card.is_none() && machine.alone + LIMBO <= now
         })
     }
 
     /// Takes what the machine asks, if nothing that it has asked is open.
-    fn hear_machine(&mut self) {
+    fn hear_machine(&mut self, hung_up: bool) {
         let is_late = self.is_late();
         let Some(machine) = &mut self.machine else { return };
         match machine.ask() {
+            // What it has said last is not waited for, if nobody can say how long that takes.
+            Ok(()) if hung_up && (machine.card.is_none() || machine.closer.is_full()) => self.end(HUNG_UP),
             Ok(()) if is_late && machine.card.is_none() => self.end("there was no card for it"),
             Ok(()) if self.is_late() => self.end("it began something and did not end it"),
             Ok(()) => {}
@@ -211,6 +235,18 @@ impl Relay {
         }
     }
 
+    /// A machine that no card has is given to the one that there is, again if the system could not before; and a message that has waited goes.
+    fn try_again(&mut self) {
+        let now = Instant::now();
+        let Some(machine) = &mut self.machine else { return };
+        if machine.card.is_none() && self.link.is_some() && machine.alone + AGAIN <= now {
+            return self.introduce();
+        }
+        if machine.gives.is_some_and(|at| at <= now) && machine.give_asked().is_err() {
+            machine.is_alone();
+        }
+    }
+
     /// Gives the machine that there is to the card that there is.
     fn introduce(&mut self) {
         let (Some(machine), Some(link)) = (&mut self.machine, &self.link) else { return };
@@ -222,10 +258,8 @@ impl Relay {
             }
             Ok(()) => {}
             Err(Ends::Machine(why)) => self.end(&why),
-            Err(Ends::Card) => {
-                machine.is_alone();
-                self.link = None;
-            }
+            // It is tried again, until there is another card or the machine has waited for too long.
+            Err(Ends::Card) => {}
         }
     }
 
@@ -276,6 +310,7 @@ impl Machine {
             stream: Stream::new(socket.into()),
             card: None,
             alone: Instant::now(),
+            gives: None,
             known: BTreeMap::new(),
             coming: Vec::new(),
             coming_fds: Vec::new(),
@@ -294,10 +329,16 @@ impl Machine {
         }
     }
 
+    /// When it is hung up on, if it is listened to.
+    fn deadline(&self) -> Option<Instant> {
+        self.deadline.filter(|_| self.card.is_some() && !self.closer.is_full())
+    }
+
     /// Takes a message of the machine, and gives it to the card.
     fn ask(&mut self) -> Result<(), &'static str> {
         self.stream.send_on().map_err(|_| HUNG_UP)?;
-        if self.asked.is_some() || self.card.is_none() || self.stream.is_sending() || self.closer.is_full() {
+        let is_closing = !self.closer.try_again() || self.closer.is_full();
+        if self.asked.is_some() || self.card.is_none() || self.stream.is_sending() || is_closing {
             return Ok(());
         }
         match self.stream.receive() {
@@ -305,7 +346,9 @@ impl Machine {
                 let fds = fds.into_iter().map(|fd| Shared::File(Arc::new(fd))).collect();
                 self.asked = Some(Asked { header, bytes: header.message(&body), fds, tries: 0 });
                 self.deadline = None;
-                self.give_asked();
+                if self.give_asked().is_err() {
+                    self.is_alone();
+                }
             }
             Came::Nothing if self.stream.is_midway() => {
                 self.deadline = self.deadline.or(Some(Instant::now() + PATIENCE));
@@ -317,28 +360,39 @@ impl Machine {
     }
 
     /// Gives the card what it has not answered.
-    fn give_asked(&mut self) {
-        let (Some(asked), Some(card)) = (&mut self.asked, &mut self.card) else { return };
-        asked.tries += 1;
-        // One that has gone is noticed when it is listened to.
-        let _ = card.send(asked.bytes.clone(), asked.fds.clone());
+    fn give_asked(&mut self) -> Result<(), Errno> {
+        self.gives = None;
+        let (Some(asked), Some(card)) = (&mut self.asked, &mut self.card) else { return Ok(()) };
+        match card.send(asked.bytes.clone(), asked.fds.clone()) {
+            // That it has gone is noticed when what it has said is heard.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => asked.tries += 1,
+            Err(errno) => return Err(errno),
+        }
+        Ok(())
     }
 
     /// Takes what the card says, up to the last that has come.
     fn hear_card(&mut self) -> Result<(), Ends> {
         loop {
             let Some(card) = &mut self.card else { return Ok(()) };
-            // One that has gone has said something before.
-            let _ = card.send_on();
+            match card.send_on() {
+                // One that has gone has said something before.
+                Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+                Err(_) => return Err(Ends::Card),
+            }
             let Message { header, body, fds } = match card.receive() {
                 Came::Message(message) => message,
                 Came::Nothing => return Ok(()),
                 Came::End(_) => return Err(Ends::Card),
             };
             match header.command {
+                // What a machine asks for by such a number is refused by a reply.
+                _ if !header.is_command() => {
+                    self.answer(header, &body, fds).map_err(|why| Ends::Machine(why.to_owned()))?;
+                }
                 TELL => self.is_told(&body, fds).map_err(|error| Ends::Machine(error.to_string()))?,
                 END => return Err(Ends::Machine(String::from_utf8_lossy(&body).into_owned())),
-                _ => self.answer(header, &body, fds).map_err(|why| Ends::Machine(why.to_owned()))?,
+                _ => return Err(Ends::Card),
             }
         }
     }
@@ -380,9 +434,9 @@ impl Machine {
         if let Some(Asked { header, tries: MOST_TRIES.., .. }) = self.asked {
             return Err(Ends::Machine(format!("{MOST_TRIES} cards did not survive its message {}", header.command)));
         }
-        let no_pair = |errno: Errno| Ends::Machine(errno.to_string());
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(no_pair)?;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(|_| Ends::Card)?;
         let mut fds = vec![theirs.as_fd()];
         let mut parts = Vec::new();
         for (key, Known { text, fd }) in &self.known {
@@ -397,8 +451,12 @@ impl Machine {
         let text = serde_json::to_vec(&given).map_err(|error| Ends::Machine(error.to_string()))?;
         link.send_state(&text, &fds, Instant::now() + COMES).map_err(|_| Ends::Card)?;
         self.card = Some(Stream::new(ours.into()));
-        self.give_asked();
-        Ok(())
+        // It may be a ring of another machine that kills cards as soon as they go on: that is no fault of this message.
+        if self.asked.as_ref().is_some_and(|asked| asked.tries > 1) {
+            self.gives = Some(Instant::now() + PROVES);
+            return Ok(());
+        }
+        self.give_asked().map_err(|_| Ends::Card)
     }
 }
 

@@ -143,12 +143,12 @@ impl Session {
         }
     }
 
-    /// Whether a write moves pointers of a queue that runs: those are in its control page.
-    fn is_doorbell(&self, queue: QueueId, offset: u32) -> bool {
+    /// Whether a write moves pointers of a queue that runs, and does nothing else: those are in its control page.
+    fn is_doorbell(&self, queue: QueueId, offset: u32, len: usize) -> bool {
         let card = self.function.driver.card();
         let is_pointers = |engine| {
             let Controller { pointers, pointers_len, .. } = Controller::of(engine);
-            (pointers.bytes()..pointers.bytes() + *pointers_len as u32).contains(&offset)
+            offset >= pointers.bytes() && offset as usize + len <= pointers.bytes() as usize + pointers_len
         };
         card.state(queue) == Some(QueueState::Running) && card.engine(queue).is_some_and(is_pointers)
     }
@@ -172,7 +172,9 @@ impl Session {
             }
             return;
         }
-        self.changes.queues |= !self.is_doorbell(queue, offset);
+        if !self.is_doorbell(queue, offset, bytes.len()) {
+            self.changes.add_queue(queue);
+        }
         // CONTROL goes by the driver, everything else to the card at once.
         if let Ok(client) = self.client() {
             let _ = client.write(address, bytes);

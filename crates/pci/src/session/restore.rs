@@ -5,14 +5,14 @@ use super::Session;
 use crate::handover::{SavedMachine, TakenFds, unhex};
 use crate::interrupts::Interrupts;
 use crate::session::Function;
-use millrace_abi::control::{DOORBELL_AT, PAGE_SIZE};
+use millrace_abi::control::PAGE_SIZE;
 use millrace_abi::handover::SavedQueue;
 use millrace_abi::pci;
 use millrace_abi::queue::Engine;
 use millrace_abi::register::map::Component;
 use millrace_abi::register::medusa;
 use millrace_card::Card;
-use millrace_dma::{Ordering, Protection, Region};
+use millrace_dma::{Protection, Region};
 use std::sync::Arc;
 
 impl Session {
@@ -55,14 +55,9 @@ impl Session {
         let here = self.function.share.all_queues().find(|(_, there)| Some(*there) == saved.queue);
         let (here, id) = here.ok_or("a queue that the function has not got")?;
         let page = self.doorbells.part(pci::doorbell(here) as usize, PAGE_SIZE).map_err(|error| error.to_string())?;
-        let doorbell = page.word64(DOORBELL_AT).map_err(|error| error.to_string())?;
         let is_medusa = self.function.driver.card().engine(id) == Some(Engine::Medusa);
-        let place = Card::noted_place(&page).filter(|_| is_medusa);
-        let place =
-            place.ok_or_else(|| format!("{id} cannot be gone on with: nobody has noted where its ring stands"))?;
-        // Acquire, as whoever looks at a doorbell.
-        let rung = saved.rung.map(|_| doorbell.load(Ordering::Acquire));
-        Ok(SavedQueue { place: Some(place), rung, ..saved.clone() })
+        let noted = Card::as_noted(saved, &page).filter(|_| is_medusa);
+        noted.ok_or_else(|| format!("{id} cannot be gone on with: nobody has noted where its ring stands"))
     }
 
     fn restore_queue(&mut self, saved: &SavedQueue) -> Result<(), String> {

@@ -5,12 +5,16 @@ use crate::handover::{hex, ports};
 use crate::keeper::{News, Part, PieceFile, PiecePart, Shared, Told, VectorPart};
 use crate::memory::FileName;
 use millrace_abi::handover::SavedQueue;
+use millrace_abi::queue::QueueId;
 use rustix::fd::OwnedFd;
 use serde::Serialize;
 use std::sync::Arc;
 
 /// Registers of MACs that are told as one part, which has to fit into a message.
 const SOME_REGISTERS: usize = 500;
+
+/// Bytes of the MSI-X table, the same.
+const SOME_BYTES: usize = 8192;
 
 /// What may have changed since it was told last.
 #[derive(Clone, Copy, Default)]
@@ -24,6 +28,8 @@ pub(super) struct Changes {
     pub vectors: bool,
     pub memory: bool,
     pub queues: bool,
+    /// One alone.
+    pub queue: Option<QueueId>,
 }
 
 impl Changes {
@@ -41,7 +47,16 @@ impl Changes {
         vectors: false,
         memory: false,
         queues: true,
+        queue: None,
     };
+
+    /// A queue may have changed.
+    pub fn add_queue(&mut self, queue: QueueId) {
+        match self.queue.replace(queue) {
+            Some(other) if other != queue => self.queues = true,
+            _ => {}
+        }
+    }
 
     /// These, and those of a reset.
     pub fn and_reset(self) -> Self {
@@ -70,7 +85,7 @@ impl Session {
             (changes.introduced, "introduced", Self::introduced as fn(&Self) -> Vec<(String, Part)>),
             (changes.introduced, "doorbells", Self::doorbells_part),
             (changes.configuration, "configuration", |of| vec![bytes("configuration", of.configuration.bytes())]),
-            (changes.msix_table, "msix_table", |of| vec![bytes("msix_table", &of.msix_table)]),
+            (changes.msix_table, "msix_table.", Self::msix_table_parts),
             (changes.test_space, "test_space", |of| vec![bytes("test_space", &of.test_space)]),
             (changes.clock, "clock", |of| vec![("clock".to_owned(), Part::text(json(&of.clock)))]),
             (changes.ports, "ports.", Self::ports),
@@ -82,6 +97,9 @@ impl Session {
             if has_changed {
                 told.change(prefix, parts(self), &mut news, &mut old);
             }
+        }
+        if let Some(queue) = changes.queue.filter(|queue| !changes.queues && self.locked.contains(queue)) {
+            self.queue_part(queue).into_iter().for_each(|(key, part)| told.put(key, part, &mut news, &mut old));
         }
         // Whoever made them says how long closing takes.
         if !old.is_empty() {
@@ -101,7 +119,7 @@ impl Session {
     }
 
     fn ports(&self) -> Vec<(String, Part)> {
-        let registers = ports::save(self.function.driver.card());
+        let registers = ports::save_some(self.function.driver.card(), self.function.share.own_ports.clone());
         let part = |(number, some): (usize, &[_])| (format!("ports.{number}"), Part::text(json(&some)));
         registers.chunks(SOME_REGISTERS).enumerate().map(part).collect()
     }
@@ -135,15 +153,20 @@ impl Session {
         self.memory.pieces().map(part).collect()
     }
 
+    fn msix_table_parts(&self) -> Vec<(String, Part)> {
+        let part = |(number, some): (usize, &[u8])| bytes(&format!("msix_table.{number:02}"), some);
+        self.msix_table.chunks(SOME_BYTES).enumerate().map(part).collect()
+    }
+
     fn queues(&self) -> Vec<(String, Part)> {
-        let card = self.function.driver.card();
-        let part = |id: &millrace_abi::queue::QueueId| {
-            let whole = card.describe(*id)?;
-            // What it counts changes all the time, and is told with what else has changed.
-            let quiet = SavedQueue { counts: Vec::new(), ..whole.clone() };
-            Some((format!("queue.{id}"), Part { text: json(&quiet), whole: Some(json(&whole)), fd: None }))
-        };
-        self.locked.iter().filter_map(part).collect()
+        self.locked.iter().filter_map(|id| self.queue_part(*id)).collect()
+    }
+
+    fn queue_part(&self, id: QueueId) -> Option<(String, Part)> {
+        let whole = self.function.driver.card().describe(id)?;
+        // What it counts changes all the time, and is told with what else has changed.
+        let quiet = SavedQueue { counts: Vec::new(), ..whole.clone() };
+        Some((format!("queue.{id}"), Part { text: json(&quiet), whole: Some(json(&whole)), fd: None }))
     }
 }
 
