@@ -26,8 +26,8 @@ use millrace_port::notice;
 use relay::{Relay, Way};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
@@ -65,8 +65,8 @@ pub struct Keeper {
 pub enum KeptEnd {
     /// By itself.
     By(ExitStatus),
-    /// It was asked to, as this process was.
-    Asked(ExitStatus),
+    /// It was asked to, as this process was; `None`: there was none just then.
+    Asked(Option<ExitStatus>),
     /// As all before it: another one would end so, too.
     Failing(ExitStatus),
 }
@@ -122,13 +122,13 @@ impl Keeper {
                 Err(error) if cards > 0 && failures < MOST_FAILURES && !is_to_end() => {
                     failures += 1;
                     notice::warn(format!("the next card cannot be started: {error}; its keeper tries again"));
-                    std::thread::sleep(PAUSE * failures);
+                    rest(PAUSE * failures, &is_to_end);
                     continue;
                 }
                 Err(error) => return Err(error),
             };
             if is_asked {
-                return Ok(KeptEnd::Asked(status));
+                return Ok(KeptEnd::Asked(Some(status)));
             }
             cards += 1;
             // Who ends by himself has a reason, which he has said; but what the card before him had may not be free yet.
@@ -137,14 +137,17 @@ impl Keeper {
             }
             failures = if was_ready { 0 } else { failures + 1 };
             short = if begin.elapsed() > STEADY { 0 } else { short + 1 };
-            if failures > MOST_FAILURES {
+            if failures >= MOST_FAILURES {
                 return Ok(KeptEnd::Failing(status));
             }
             notice::warn(format!("the card {}; its keeper starts another one, number {}", how(status), cards + 1));
             if short > MOST_SHORT {
-                std::thread::sleep(LONG_PAUSE);
+                rest(LONG_PAUSE, &is_to_end);
             } else if !was_ready {
-                std::thread::sleep(PAUSE * failures);
+                rest(PAUSE * failures, &is_to_end);
+            }
+            if is_to_end() {
+                return Ok(KeptEnd::Asked(None));
             }
         }
     }
@@ -178,12 +181,14 @@ impl Keeper {
             }
             if is_to_end() {
                 let since = *asked.get_or_insert_with(|| {
-                    // It has ended already.
-                    let _ = kill_process(process, Signal::TERM);
+                    // It ends when its standard input does. A signal could be its second, of which it would die.
+                    let _ = shutdown(&talk.socket, Shutdown::Write);
                     Instant::now()
                 });
                 if since.elapsed() > ENDS {
+                    notice::warn("the card does not end, and is killed".to_owned());
                     let _ = child.kill();
+                    return Ok((child.wait()?, true, was_ready));
                 }
             }
             let heard = if links.is_some() { PollFlags::IN } else { PollFlags::empty() };
@@ -207,6 +212,14 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         self.relays.clear();
+    }
+}
+
+/// For so long, or until this process is to end.
+fn rest(pause: Duration, is_to_end: &impl Fn() -> bool) {
+    let until = Instant::now() + pause;
+    while Instant::now() < until && !is_to_end() {
+        std::thread::sleep(NAP.min(until.saturating_duration_since(Instant::now())));
     }
 }
 

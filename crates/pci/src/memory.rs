@@ -85,8 +85,8 @@ struct Mapped {
     file: Option<FileName>,
 }
 
-/// Which file it is: the numbers of its file system, and there.
-pub(crate) type FileName = (u64, u64);
+/// Which file it is: the numbers of its file system, and there; and whether it has to be open for writing.
+pub(crate) type FileName = (u64, u64, bool);
 
 /// A file of which there is a descriptor as long as a piece lies in it.
 struct Kept {
@@ -161,7 +161,7 @@ impl Memory {
                 let mapped = self.domain.map(region.window().clone(), access, Some(Iova::new(map.at)));
                 mapped.map_err(|_| Errno::INVAL)?;
                 self.mapped += debt.bytes();
-                Some(Mapped { region, debt, file: self.keep(fd) })
+                Some(Mapped { region, debt, file: self.keep(fd, map.writable) })
             }
             None => {
                 count(&counting.memory_without_file);
@@ -174,9 +174,9 @@ impl Memory {
     }
 
     /// A descriptor of the file, of which there is one however many pieces of it are mapped.
-    fn keep(&mut self, fd: BorrowedFd<'_>) -> Option<FileName> {
+    fn keep(&mut self, fd: BorrowedFd<'_>, writable: bool) -> Option<FileName> {
         let found = fstat(fd).ok()?;
-        let name = (found.st_dev, found.st_ino);
+        let name = (found.st_dev, found.st_ino, writable);
         if let Some(kept) = self.files.get_mut(&name) {
             kept.pieces += 1;
             return Some(name);

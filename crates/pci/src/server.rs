@@ -288,13 +288,19 @@ impl Server {
             Ok(comes) => comes,
             // Without a keeper this card ends soon.
             Err(why) => {
-                notice::warn(format!("no machine comes from the keeper of {}: {why}", self.path.display()));
+                notice::info(|| {
+                    format!("no machine comes by the keeper of {}, which may be gone: {why}", self.path.display())
+                });
                 return self.pause = Some(Instant::now() + WAITS);
             }
         };
         let who = comes.given.who.clone();
         match self.session_of(&mut comes) {
             Ok((session, is_known)) => {
+                if !is_known {
+                    let path = self.path.display();
+                    notice::info(|| format!("{who} has connected to the PCI function at {path}"));
+                }
                 count(if is_known { &self.counting().taken_over } else { &self.counting().connections });
                 let deadline = (!session.is_introduced()).then(|| Instant::now() + PATIENCE);
                 self.connection = Some(Connection { stream: comes.stream, session, deadline, who, is_kept: true });

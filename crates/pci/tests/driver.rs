@@ -83,7 +83,7 @@ impl Queue {
     /// Moves the pointers by a store. `true`: the worker sleeps, and a register has to wake it.
     fn store_doorbell(&self, machine: &Machine) -> bool {
         let doorbell = machine.doorbells.window().word64(self.page() + DOORBELL_AT).unwrap();
-        doorbell.store(u64::from(self.sdp) | u64::from(self.shp) << 32, Ordering::Release);
+        doorbell.store(self.pointer(), Ordering::Release);
         fence(Ordering::SeqCst);
         machine.doorbells.window().word32(self.page() + CARD_SLEEPS_AT).unwrap().load(Ordering::Relaxed) != 0
     }
@@ -92,7 +92,7 @@ impl Queue {
     pub fn ring(&self, machine: &mut Machine) -> bool {
         let sleeps = self.store_doorbell(machine);
         if sleeps {
-            machine.write64(self.register(m::SDP), u64::from(self.sdp) | u64::from(self.shp) << 32);
+            machine.write64(self.register(m::SDP), self.pointer());
         }
         sleeps
     }
@@ -102,6 +102,11 @@ impl Queue {
         machine.doorbells.window().word32(self.page() + SOFTWARE_SLEEPS_AT).unwrap().store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         (self.pointers(machine) >> 32) as u32 == self.shp
+    }
+
+    /// SDP and SHP as they are to be rung.
+    pub fn pointer(&self) -> u64 {
+        u64::from(self.sdp) | u64::from(self.shp) << 32
     }
 
     pub fn pointers(&self, machine: &Machine) -> u64 {

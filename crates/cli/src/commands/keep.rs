@@ -2,7 +2,8 @@
 
 use std::env;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio, exit};
 use std::thread;
 
@@ -30,23 +31,36 @@ pub fn run(shared: &Shared, args: &CardArgs) -> Result<(), Failure> {
         thread::spawn(stop::with_standard_input);
     }
     // The program that is at this place by then: it may be a newer one.
-    let program = env::current_exe().map_err(|error| failed(&error))?;
+    let program = program().map_err(|error| failed(&error))?;
     let launch = |socket: OwnedFd| {
-        let mut card = Command::new(&program);
-        // Ctrl-C is for the keeper, which asks the card to end: a second signal would end that at once.
-        card.args(env::args_os().skip(1)).arg(KEPT).stdin(Stdio::from(socket)).process_group(0);
-        card.spawn()
+        Command::new(&program).args(env::args_os().skip(1)).arg(KEPT).stdin(Stdio::from(socket)).spawn()
     };
     let ended = keeper.run(launch, stop::asked);
     // Its sockets go before the process does.
     drop(keeper);
-    match ended.map_err(|error| failed(&error))? {
-        KeptEnd::By(status) | KeptEnd::Asked(status) if status.success() => Ok(()),
+    match ended.map_err(|error| Failure::Usage(format!("--keep: a card cannot be started: {error}")))? {
+        KeptEnd::By(status) if status.success() => Ok(()),
+        KeptEnd::Asked(None) => Ok(()),
+        // Whoever asks this process to end may have asked the card, too, which may not have known how yet.
+        KeptEnd::Asked(Some(status)) if status.success() || status.signal().is_some_and(|signal| signal != KILLED) => {
+            Ok(())
+        }
         // It has said why.
-        KeptEnd::By(status) | KeptEnd::Asked(status) => exit(code(status)),
+        KeptEnd::By(status) | KeptEnd::Asked(Some(status)) => exit(code(status)),
         KeptEnd::Failing(status) => Err(Failure::Usage(format!(
             "--keep: card after card fails, the last with {status}; there is none any more"
         ))),
+    }
+}
+
+/// SIGKILL: it did not end.
+const KILLED: i32 = 9;
+
+/// Where this program is, by the name by which it was called: a link to another version counts when it is followed again.
+fn program() -> std::io::Result<PathBuf> {
+    match env::args_os().next().map(PathBuf::from) {
+        Some(name) if name.components().count() > 1 => std::path::absolute(name),
+        _ => env::current_exe(),
     }
 }
 

@@ -6,7 +6,7 @@
 //! msix_table.NN, ports.N        the table, and registers of MACs that are the machine's alone, some in each
 //! doorbells                     with the file of BAR 2
 //! vector.N                      MSI-X, with its event
-//! file.DEVICE.INODE             of the machine's memory, with it
+//! file.DEVICE.INODE[.w]         of the machine's memory, with it
 //! piece.ADDRESS                 of the machine's memory: where in which file
 //! queue.NAME                    those that are the machine's
 //! ```

@@ -254,7 +254,7 @@ impl Relay {
         match machine.introduce(link) {
             Ok(()) if is_known => {
                 let (who, path) = (&machine.who, self.path.display());
-                notice::info(|| format!("another card has {who} at the PCI function at {path}"));
+                notice::info(|| format!("{who} goes on in the next card, at the PCI function at {path}"));
             }
             Ok(()) => {}
             Err(Ends::Machine(why)) => self.end(&why),
@@ -284,12 +284,22 @@ impl Relay {
     fn accept(&mut self) {
         for _ in 0..STRANGERS {
             match self.entrance.accept() {
-                Some(Call::In(socket, _)) if self.machine.is_some() => self.entrance.turn_away(socket),
+                Some(Call::In(socket, _)) if self.machine.is_some() => {
+                    self.entrance.turn_away(socket);
+                    let path = self.path.display();
+                    notice::info(|| format!("a second machine was turned away from the PCI function at {path}"));
+                }
                 Some(Call::In(socket, caller)) => {
                     self.machine = Some(Machine::new(socket, caller));
                     self.introduce();
                 }
-                Some(Call::Refused(_)) => {}
+                Some(Call::Refused(caller)) => {
+                    let path = self.path.display();
+                    notice::info(|| {
+                        let who = caller.map_or("somebody".to_owned(), |caller| format!("user {}", caller.uid));
+                        format!("{who} was turned away from the PCI function at {path}")
+                    });
+                }
                 Some(Call::Exhausted) | None => return,
             }
         }

@@ -170,8 +170,8 @@ impl Session {
     }
 }
 
-fn file_name((device, inode): FileName) -> String {
-    format!("file.{device}.{inode}")
+fn file_name((device, inode, writable): FileName) -> String {
+    format!("file.{device}.{inode}{}", if writable { ".w" } else { "" })
 }
 
 fn bytes(key: &str, bytes: &[u8]) -> (String, Part) {
