@@ -16,7 +16,7 @@ mod parts;
 mod relay;
 
 pub(crate) use link::{Comes, Link};
-pub(crate) use parts::{END, News, Part, PieceFile, PiecePart, Shared, Told, VectorPart};
+pub(crate) use parts::{END, MOST_TOLD, News, Part, PieceFile, PiecePart, Shared, Told, VectorPart};
 
 use crate::handover::{Said, Talk};
 use crate::{Guarded, PciError, event, parts as functions_of};

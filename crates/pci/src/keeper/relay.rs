@@ -242,8 +242,8 @@ impl Relay {
         if machine.card.is_none() && self.link.is_some() && machine.alone + AGAIN <= now {
             return self.introduce();
         }
-        if machine.gives.is_some_and(|at| at <= now) && machine.give_asked().is_err() {
-            machine.is_alone();
+        if machine.gives.is_some_and(|at| at <= now) {
+            machine.give_asked();
         }
     }
 
@@ -356,9 +356,7 @@ impl Machine {
                 let fds = fds.into_iter().map(|fd| Shared::File(Arc::new(fd))).collect();
                 self.asked = Some(Asked { header, bytes: header.message(&body), fds, tries: 0 });
                 self.deadline = None;
-                if self.give_asked().is_err() {
-                    self.is_alone();
-                }
+                self.give_asked();
             }
             Came::Nothing if self.stream.is_midway() => {
                 self.deadline = self.deadline.or(Some(Instant::now() + PATIENCE));
@@ -370,15 +368,15 @@ impl Machine {
     }
 
     /// Gives the card what it has not answered.
-    fn give_asked(&mut self) -> Result<(), Errno> {
+    fn give_asked(&mut self) {
         self.gives = None;
-        let (Some(asked), Some(card)) = (&mut self.asked, &mut self.card) else { return Ok(()) };
+        let (Some(asked), Some(card)) = (&mut self.asked, &mut self.card) else { return };
         match card.send(asked.bytes.clone(), asked.fds.clone()) {
             // That it has gone is noticed when what it has said is heard.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => asked.tries += 1,
-            Err(errno) => return Err(errno),
+            // The system has no room for it, or for its descriptors. The card has the machine as before.
+            Err(_) => self.gives = Some(Instant::now() + AGAIN),
         }
-        Ok(())
     }
 
     /// Takes what the card says, up to the last that has come.
@@ -466,7 +464,8 @@ impl Machine {
             self.gives = Some(Instant::now() + PROVES);
             return Ok(());
         }
-        self.give_asked().map_err(|_| Ends::Card)
+        self.give_asked();
+        Ok(())
     }
 }
 

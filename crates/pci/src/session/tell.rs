@@ -2,8 +2,10 @@
 
 use super::Session;
 use crate::handover::{hex, ports};
+use crate::keeper::MOST_TOLD;
 use crate::keeper::{News, Part, PieceFile, PiecePart, Shared, Told, VectorPart};
 use crate::memory::FileName;
+use crate::wire::message::MOST_BODY;
 use millrace_abi::handover::SavedQueue;
 use millrace_abi::queue::QueueId;
 use rustix::fd::OwnedFd;
@@ -15,6 +17,11 @@ const SOME_REGISTERS: usize = 500;
 
 /// Bytes of the MSI-X table, the same.
 const SOME_BYTES: usize = 8192;
+/// What stands around the text of a part.
+const AROUND: usize = 256;
+// With as many parts before it as there may be; a register is two numbers of ten digits.
+const _: () =
+    assert!(MOST_TOLD + AROUND + 2 * SOME_BYTES < MOST_BODY && MOST_TOLD + AROUND + 24 * SOME_REGISTERS < MOST_BODY);
 
 /// What may have changed since it was told last.
 #[derive(Clone, Copy, Default)]

@@ -147,10 +147,15 @@ impl Stream {
         Ok(received.bytes)
     }
 
-    /// Sends an answer, as far as it goes now. There is none before it that has not gone.
+    /// Sends an answer, as far as it goes now. There is none before it that has not gone. Of one that the system does not take, nothing is left: it can be sent again.
     pub fn send(&mut self, answer: Vec<u8>, fds: Vec<Shared>) -> Result<(), Errno> {
         (self.out, self.gone, self.out_fds) = (answer, 0, fds);
-        self.send_on()
+        let sent = self.send_on();
+        if sent.is_err() && self.gone == 0 {
+            self.out.clear();
+            self.out_fds.clear();
+        }
+        sent
     }
 
     /// Goes on with the answer that has not gone yet.
