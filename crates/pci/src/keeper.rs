@@ -34,6 +34,8 @@ use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Most functions: their sockets go to the card with one record.
+const MOST_FUNCTIONS: u32 = 198;
 /// How often it is looked whether this process is to end.
 const NAP: Duration = Duration::from_millis(50);
 /// Cards that end one after the other before they were ready, until there is no next one.
@@ -77,6 +79,9 @@ impl Keeper {
     /// # Errors
     /// [`PciError`].
     pub fn listen(options: &CardOptions, path: &Path, functions: u32, user: Option<u32>) -> Result<Self, PciError> {
+        if functions > MOST_FUNCTIONS {
+            return Err(PciError::Keeper(format!("a keeper has {MOST_FUNCTIONS} functions at most")));
+        }
         let (mut relays, mut ways, mut listeners, mut paths) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for part in functions_of(options, path, functions) {
             let (path, share, _) = part?;
