@@ -1,16 +1,16 @@
 //! What a machine hands over: descriptors that close slowly, and memory that it takes away.
 
+use super::bytes::{access, answer, give, lingering, whole};
 use super::driver::{Queue, exchange, frame, pair};
-use super::hostile::{access, answer, give, introduced, still_works, whole};
+use super::hostile::{introduced, still_works};
 use super::machine::{MEMORY, Machine, PATIENCE, Served, wait_until};
 use millrace_abi::control::QueueState;
 use millrace_abi::queue::QueueId;
 use millrace_dma::{ForeignRegion, Ordering, Pages, Region};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::net::sockopt::set_socket_linger;
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -19,19 +19,9 @@ use std::time::{Duration, Instant};
 const LINGERS: Duration = Duration::from_secs(100);
 const SECOND: u64 = MEMORY + (1 << 30);
 
-/// A socket that takes long to be closed, and its other end.
-fn lingering() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut writer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    set_socket_linger(&writer, Some(LINGERS)).unwrap();
-    writer.set_nonblocking(true).unwrap();
-    while writer.write(&[0; 1 << 16]).is_ok() {}
-    (writer, listener.accept().unwrap().0)
-}
-
 /// Sends a message with such a socket. The other side has the last one: it has it in hand until the message ends.
 fn give_lingering(mut stream: &UnixStream, message: &[u8]) -> TcpStream {
-    let (linger, end) = lingering();
+    let (linger, end) = lingering(LINGERS);
     assert_eq!(give(stream, &message[..2], &[linger.as_fd()]), Ok(2));
     drop(linger);
     stream.write_all(&message[2..]).unwrap();
@@ -60,7 +50,7 @@ fn descriptors_that_close_slowly_keep_nobody() {
     stream.write_all(&whole(9, 0, &access(0, 7, 4, &[]))).unwrap();
     assert_eq!(answer(&mut stream).unwrap().1, 0, "it goes on");
     // One that comes with a message that does not end.
-    let (linger, end) = lingering();
+    let (linger, end) = lingering(LINGERS);
     assert_eq!(give(&stream, &[4, 0], &[linger.as_fd()]), Ok(2));
     drop(linger);
     ends.push(end);
@@ -76,7 +66,7 @@ fn a_machine_that_goes_while_much_is_being_closed_has_gone() {
     let served = Served::new("queues=1", 1);
     let stream = introduced(&served);
     let message = whole(4, 0, &[0; 16]);
-    let (lingers, ends): (Vec<_>, Vec<_>) = (0..16).map(|_| lingering()).unzip();
+    let (lingers, ends): (Vec<_>, Vec<_>) = (0..16).map(|_| lingering(LINGERS)).unzip();
     let begin = Instant::now();
     let fds: Vec<_> = lingers.iter().map(AsFd::as_fd).collect();
     assert_eq!(give(&stream, &message[..2], &fds), Ok(2));
@@ -96,7 +86,7 @@ fn a_stranger_with_such_descriptors_does_not_keep_the_machine_that_is_there() {
     let begin = Instant::now();
     for number in 0..5 {
         let stranger = UnixStream::connect(served.path(0)).unwrap();
-        let (linger, end) = lingering();
+        let (linger, end) = lingering(LINGERS);
         // Refused by Linux 6.16 and later, or too late. Whoever closes it last waits, which is not to be this thread.
         let _ = give(&stranger, b"x", &[linger.as_fd()]);
         std::thread::spawn(move || drop(linger));

@@ -1,7 +1,8 @@
 //! One card takes over from another while machines run.
 
+use super::bytes::{access, answer, whole};
 use super::driver::{Queue, exchange, frame, pair};
-use super::hostile::{access, answer, introduced, whole};
+use super::hostile::introduced;
 use super::machine::{CONFIGURATION, MEMORY, Machine, PATIENCE, Served, wait_until};
 use millrace_abi::control::QueueState;
 use millrace_abi::pci;

@@ -1,40 +1,16 @@
 //! Clients that do not keep to the protocol: whatever they send, the function is there for the next one, and the queues of
 //! others are not held up.
 
+use super::bytes::{access, answer, give, message, whole};
 use super::driver::{exchange, pair};
 use super::machine::{Machine, Served, wait_until};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::io::{Errno, IoSlice};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::fd::{AsFd, OwnedFd};
 use std::io::{Read, Write};
-use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-fn message(id: u16, command: u16, size: u32, flags: u32, body: &[u8]) -> Vec<u8> {
-    let mut bytes = id.to_le_bytes().to_vec();
-    bytes.extend(command.to_le_bytes());
-    bytes.extend(size.to_le_bytes());
-    bytes.extend(flags.to_le_bytes());
-    bytes.extend(0u32.to_le_bytes());
-    bytes.extend(body);
-    bytes
-}
-
-pub fn whole(command: u16, flags: u32, body: &[u8]) -> Vec<u8> {
-    message(1, command, 16 + body.len() as u32, flags, body)
-}
-
 fn version() -> Vec<u8> {
     whole(1, 0, b"\0\0\0\0{}\0")
-}
-
-/// Sends bytes, and descriptors with them.
-pub fn give(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<usize, Errno> {
-    let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(16))];
-    let mut rights = SendAncillaryBuffer::new(&mut space);
-    assert!(fds.is_empty() || rights.push(SendAncillaryMessage::ScmRights(fds)));
-    sendmsg(stream, &[IoSlice::new(bytes)], &mut rights, SendFlags::NOSIGNAL)
 }
 
 /// A connection that has agreed on a version.
@@ -66,24 +42,6 @@ fn connected(served: &Served) -> UnixStream {
     let stream = stream.unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     stream
-}
-
-/// Command and error of the next answer, and what is behind; `None`: the connection has ended.
-pub fn answer(stream: &mut UnixStream) -> Option<(u16, u32, Vec<u8>)> {
-    let mut header = [0; 16];
-    stream.read_exact(&mut header).ok()?;
-    let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap());
-    let mut body = vec![0; word(4) as usize - 16];
-    stream.read_exact(&mut body).ok()?;
-    Some((u16::from_le_bytes([header[2], header[3]]), word(12), body))
-}
-
-pub fn access(offset: u64, region: u32, count: u32, data: &[u8]) -> Vec<u8> {
-    let mut body = offset.to_le_bytes().to_vec();
-    body.extend(region.to_le_bytes());
-    body.extend(count.to_le_bytes());
-    body.extend(data);
-    body
 }
 
 /// The function works for whoever comes next.

@@ -55,7 +55,7 @@ impl Build<'_> {
 
     /// Where it is to be noted how far a Medusa ring is, if it is. Of one that goes on where another card was, what stands there counts until it does.
     pub fn note(&self) -> Option<Note> {
-        let mut note = self.attached.is_noted.then(|| Note::new(&self.attached.control)).flatten()?;
+        let mut note = self.attached.rung_notes.as_ref().and_then(|_| Note::new(&self.attached.control))?;
         if self.latches.resume.is_none() {
             note.begin(Pointers::default(), None);
             self.attached.begin_notes();

@@ -81,14 +81,12 @@ pub(super) struct Attached {
     pub doorbell: Word64,
     /// What a register has put there last; `None` from when on software puts it there itself.
     pub rung: Option<u64>,
-    /// Where that is noted, before the doorbell has it and after, for a card that follows this one.
-    rung_notes: Option<[Word64; 2]>,
+    /// Where that is noted, before the doorbell has it and after, for a card that follows this one. `None`: nothing is noted of this queue.
+    pub rung_notes: Option<[Word64; 2]>,
     /// Says when the worker sleeps; None: nobody says so, and every write of a pointer wakes it.
     ringer: Option<Ringer>,
     pub reclaimer: Option<Box<Reclaimer>>,
     pub openers: Vec<Opener>,
-    /// Whether it is noted in the control page how far the card is.
-    pub is_noted: bool,
     /// Calypte TX only.
     pub buffers: Option<TxBuffers>,
 }
@@ -107,14 +105,14 @@ impl Attached {
         let rung = Some(doorbell.load(Ordering::Relaxed));
         let notes = || Some([control.word64(RUNG_AT).ok()?, control.word64(RUNG_AT + 8).ok()?]);
         let rung_notes = is_noted.then(notes).flatten();
-        Ok(Self { domain, control, doorbell, rung, rung_notes, ringer, reclaimer, openers, is_noted, buffers })
+        Ok(Self { domain, control, doorbell, rung, rung_notes, ringer, reclaimer, openers, buffers })
     }
 
     /// What one more ring of a TX queue has, which is rung and woken without registers.
     pub fn of_ring(domain: Arc<Domain>, control: Window, buffers: Option<TxBuffers>) -> Result<Self, StartError> {
         let doorbell = control.word64(DOORBELL_AT).map_err(|_| StartError::Size(0))?;
-        let (rung, rung_notes, ringer, reclaimer, openers, is_noted) = (None, None, None, None, Vec::new(), false);
-        Ok(Self { domain, control, doorbell, rung, rung_notes, ringer, reclaimer, openers, is_noted, buffers })
+        let (rung, rung_notes, ringer, reclaimer, openers) = (None, None, None, None, Vec::new());
+        Ok(Self { domain, control, doorbell, rung, rung_notes, ringer, reclaimer, openers, buffers })
     }
 
     /// Wakes the worker if it sleeps, after something was stored that it polls.

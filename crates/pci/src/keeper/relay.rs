@@ -57,9 +57,7 @@ impl Way {
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         self.link.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
-}
 
-impl Way {
     /// Whether a machine is there.
     pub fn has_machine(&self) -> bool {
         // Relaxed: how many a card waits for at most, and no longer than it likes.

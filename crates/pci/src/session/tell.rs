@@ -2,8 +2,7 @@
 
 use super::Session;
 use crate::handover::{hex, ports};
-use crate::keeper::MOST_TOLD;
-use crate::keeper::{News, Part, PieceFile, PiecePart, Shared, Told, VectorPart};
+use crate::keeper::{MOST_TOLD, News, Part, PieceFile, PiecePart, Shared, Told, VectorPart};
 use crate::memory::FileName;
 use crate::wire::message::MOST_BODY;
 use millrace_abi::handover::SavedQueue;

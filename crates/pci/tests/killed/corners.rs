@@ -1,8 +1,8 @@
 //! What a card that is killed must not change, corner by corner.
 
+use super::bytes::{answer, give, lingering, whole};
 use super::driver::{Queue, ROOM, UPDATE, exchange, frame, pair};
-use super::hostile_bytes::{answer, lingering, message, send};
-use super::machine::{MEMORY, MEMORY_LEN, PATIENCE, wait_until};
+use super::machine::{MEMORY, MEMORY_LEN, wait_until};
 use super::{Served, kill_process, pid_of};
 use millrace_abi::control::DOORBELL_AT;
 use millrace_abi::pci;
@@ -15,6 +15,9 @@ use rustix::fd::{AsFd, AsRawFd};
 use rustix::process::Signal;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
+
+/// Longer than a machine waits for a function.
+const LINGERS: Duration = Duration::from_secs(30);
 
 #[test]
 fn a_register_does_not_take_a_doorbell_back() {
@@ -178,34 +181,37 @@ fn many_queues_are_kept() {
 #[test]
 fn what_is_slow_to_close_does_not_keep_the_function_of_who_goes() {
     let served = Served::new("queues=8", 1);
-    let socket = UnixStream::connect(served.path(0)).unwrap();
-    send(&socket, &message(1, &[0, 0, 1, 0]), &[]);
-    assert_eq!(answer(&socket).unwrap().1, 0);
-    let (tcp, _end) = lingering();
+    let mut socket = UnixStream::connect(served.path(0)).unwrap();
+    give(&socket, &whole(1, 0, &[0, 0, 1, 0]), &[]).unwrap();
+    assert_eq!(answer(&mut socket).unwrap().1, 0);
+    let (tcp, _end) = lingering(LINGERS);
     let (one, other) = UnixStream::pair().unwrap();
-    send(&one, b"x", &[tcp.as_fd()]);
+    give(&one, b"x", &[tcp.as_fd()]).unwrap();
     drop((tcp, one));
     let mut fds = vec![other];
     fds.extend((0..15).map(|_| UnixStream::pair().unwrap().0));
     // Events that are none.
     let events: Vec<u8> = [20u32, 0x20 | 4, 2, 0, 16].iter().flat_map(|word| word.to_le_bytes()).collect();
-    send(&socket, &message(8, &events), &fds.iter().map(AsFd::as_fd).collect::<Vec<_>>());
+    give(&socket, &whole(8, 0, &events), &fds.iter().map(AsFd::as_fd).collect::<Vec<_>>()).unwrap();
     drop(fds);
-    assert_ne!(answer(&socket).unwrap().1, 0);
+    assert_ne!(answer(&mut socket).unwrap().1, 0);
     drop(socket);
     let begin = Instant::now();
     served.machine(0).read_config(0);
-    assert!(begin.elapsed() < PATIENCE, "as long as that takes to close");
+    assert!(begin.elapsed() < LINGERS, "as long as that takes to close");
 }
 
 #[test]
 fn commands_of_keepers_are_none_of_machines() {
     let served = Served::new("queues=1", 1);
-    let socket = UnixStream::connect(served.path(0)).unwrap();
-    send(&socket, &message(1, &[0, 0, 1, 0]), &[]);
-    assert_eq!(answer(&socket).unwrap().1, 0);
+    let mut socket = UnixStream::connect(served.path(0)).unwrap();
+    give(&socket, &whole(1, 0, &[0, 0, 1, 0]), &[]).unwrap();
+    assert_eq!(answer(&mut socket).unwrap().1, 0);
     for command in [0x7f00, 0x7f01, 0x7f02] {
-        send(&socket, &message(command, &[]), &[]);
-        assert_eq!(answer(&socket), Some((command, rustix::io::Errno::OPNOTSUPP.raw_os_error() as u32)));
+        give(&socket, &whole(command, 0, &[]), &[]).unwrap();
+        assert_eq!(
+            answer(&mut socket),
+            Some((command, rustix::io::Errno::OPNOTSUPP.raw_os_error() as u32, Vec::new()))
+        );
     }
 }

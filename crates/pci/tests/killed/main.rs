@@ -1,10 +1,12 @@
 //! Cards that are killed, with SIGKILL and at any moment, as processes of their own: their keeper has another one, and machines notice a pause.
 
+#[expect(dead_code, reason = "shared with the other tests")]
+#[path = "../bytes.rs"]
+mod bytes;
 mod corners;
 #[expect(dead_code, reason = "shared with the other tests")]
 #[path = "../driver.rs"]
 mod driver;
-mod hostile_bytes;
 #[expect(dead_code, reason = "shared with the other tests")]
 #[path = "../machine.rs"]
 mod machine;
