@@ -116,3 +116,16 @@ guest() {
         END { sub(/\n$/, "", text); printf "%s", text }' "$scratch/$name-serial.out"
     return "$answer"
 }
+
+# passed: frames that TX queue 0 of the card has sent, whatever card it was in.
+passed() {
+    "$millrace" stats --json | python3 -c 'import json, sys
+for queue in json.load(sys.stdin)["queues"]:
+    if queue["queue"] == "tx0": print(queue["passed"])'
+}
+
+# has_passed COUNT: as many at least.
+has_passed() {
+    local now
+    now=$(passed 2>/dev/null) && [ "$now" -ge "$1" ]
+}

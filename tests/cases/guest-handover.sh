@@ -45,16 +45,6 @@ function=$(guest one 'echo 8 >/proc/sys/vm/nr_hugepages; f=$(pci find); pci tree
     fail "no tree: $function"
 guest one "(while [ ! -e /tmp/enough ] && pci loopback $function /tmp/tree $frames >>/tmp/log 2>&1; do :; done; echo >/tmp/over) & true"
 
-# passed: frames that TX queue 0 has sent, whatever card it was in.
-passed() {
-    "$millrace" stats --json | python3 -c 'import json, sys
-for queue in json.load(sys.stdin)["queues"]:
-    if queue["queue"] == "tx0": print(queue["passed"])'
-}
-has_passed() {
-    local now
-    now=$(passed 2>/dev/null) && [ "$now" -ge "$1" ]
-}
 # moves: some frames more.
 moves() {
     local before

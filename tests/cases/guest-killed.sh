@@ -50,15 +50,11 @@ function=$(guest one 'echo 8 >/proc/sys/vm/nr_hugepages; f=$(pci find); pci tree
     fail "no tree: $function"
 guest one "(while [ ! -e /tmp/enough ] && pci loopback $function /tmp/tree 20000 >>/tmp/log 2>&1; do :; done; echo >/tmp/over) & true"
 
-# passed: frames that TX queue 0 has sent, as this card counts.
-passed() {
+# refusals: messages of machines that this card has refused.
+refusals() {
     "$millrace" stats --json | python3 -c 'import json, sys
-for queue in json.load(sys.stdin)["queues"]:
-    if queue["queue"] == "tx0": print(queue["passed"])'
-}
-has_passed() {
-    local now
-    now=$(passed 2>/dev/null) && [ "$now" -ge "$1" ]
+events = [event for function in json.load(sys.stdin)["functions"] for event in function["events"]]
+print(sum(event["count"] for event in events if event["reason"] == "refused-messages"))'
 }
 # moves: some frames more.
 moves() {
@@ -67,11 +63,19 @@ moves() {
     await 30 has_passed $((before + 200)) || fail "the guest sends nothing: $(guest one 'cat /tmp/log')"
 }
 moves
+# Programs of the host that would have the machine's queue, and call again and again: none is to have it between two cards.
+for thief in 1 2 3; do
+    while [ ! -e "$scratch/enough" ]; do "$millrace" generate -i 0 -n 1 >/dev/null 2>&1 || true; done &
+    pids+=("$!")
+done
 for number in $(seq "$kills"); do
     kill -KILL "$(pid)"
     await 30 has_cards $((number + 1)) || fail "there is no card $((number + 1)): $(tail -n 3 "$scratch"/keeper.log)"
     await 30 moves || fail "nothing goes on after kill $number"
+    # What was done again was done as before.
+    [ "$(refusals)" -eq 0 ] || fail "card $((number + 1)) has refused $(refusals) messages"
 done
+touch "$scratch/enough"
 over() {
     [ "$(guest one 'ls /tmp/over 2>/dev/null')" = /tmp/over ]
 }
@@ -79,14 +83,12 @@ guest one "touch /tmp/enough"
 await 60 over || fail "the guest does not come to an end: $(passed) frames"
 said=$(guest one "grep -v '^frames 20000 ' /tmp/log") && fail "the guest: $said"
 echo "$(guest one 'wc -l </tmp/log') times 20000 frames in $((kills + 1)) cards"
-# Nothing that the machine has asked was refused: it was all done again as it was.
-for file in "$scratch"/keeper.log; do
-    if grep -q "refused messages" "$file"; then fail "messages were refused: $(grep "refused messages" "$file")"; fi
-done
 said=$(guest one "pci loopback $function /tmp/tree 2000") || fail "started anew in the last card: $said"
 stop_guest one
+# Not by its log, of which lines are left out when there are so many as those of the programs.
 left() {
-    grep -q "has left the PCI function" "$scratch"/keeper.log
+    "$millrace" stats --json | python3 -c 'import json, sys
+sys.exit(any(queue["holders"] for queue in json.load(sys.stdin)["queues"]))'
 }
 await 30 left || fail "the last card does not notice that the machine has gone"
 last=$(pid)

@@ -58,23 +58,14 @@ echo "after a reset: $said"
 guest one "(pci loopback $function /tmp/tree 100000000 >/dev/null 2>&1 &)"
 moves() {
     local before
-    before=$(passed tx 0)
-    await 10 has_passed tx 0 $((before + 1000)) || fail "guest one sends nothing"
-}
-# passed DIRECTION QUEUE: frames of a queue of the card.
-passed() {
-    "$millrace" stats --json | python3 -c 'import json, sys
-for queue in json.load(sys.stdin)["queues"]:
-    if queue["queue"] == sys.argv[1]: print(queue["passed"])' "$1$2"
+    before=$(passed)
+    await 10 has_passed $((before + 1000)) || fail "guest one sends nothing"
 }
 # holders DIRECTION QUEUE: who has it.
 holders() {
     "$millrace" stats --json | python3 -c 'import json, sys
 for queue in json.load(sys.stdin)["queues"]:
     if queue["queue"] == sys.argv[1]: print(queue["holders"])' "$1$2"
-}
-has_passed() {
-    [ "$(passed "$1" "$2")" -ge "$3" ]
 }
 moves
 slay "${guests[one]}"
