@@ -86,27 +86,6 @@ fn frames_that_rules_have_are_taken_over() {
     });
 }
 
-/// Everything that a machine can read.
-fn seen(machine: &mut Machine) -> Vec<Vec<u8>> {
-    let mut all = Vec::new();
-    let mut read = |region: u32, at: u64, len: usize| {
-        let mut bytes = vec![0; len];
-        machine.client.region_read(region, at, &mut bytes).unwrap();
-        all.push(bytes);
-    };
-    read(CONFIGURATION, 0, 4096);
-    read(pci::MSIX_BAR, 0, 8192);
-    read(pci::REGISTERS_BAR, 0, 0x100);
-    let mac = millrace_abi::register::map::Component::RxMac(0).base().unwrap();
-    read(pci::REGISTERS_BAR, mac.into(), 0x100);
-    for id in [QueueId::rx(0), QueueId::tx(0), QueueId::rx(1), QueueId::tx(1)] {
-        let base = millrace_abi::register::map::dma_base(id).unwrap();
-        read(pci::REGISTERS_BAR, base.into(), 0x80);
-    }
-    all.push(machine.doorbells.window().slice(0, 4 * 4096).unwrap().to_vec());
-    all
-}
-
 #[test]
 fn a_machine_finds_everything_as_it_was() {
     let served = Served::new("queues=2", 1);
@@ -138,10 +117,10 @@ fn a_machine_finds_everything_as_it_was() {
     let clear = |event: &rustix::fd::OwnedFd| rustix::io::read(event, &mut [0; 8]).is_ok();
     events.iter().for_each(|event| while clear(event) {});
     // The worker has fallen asleep, or not: that is not the machine's.
-    let before = seen_but_sleep(&mut machine);
+    let before = machine.seen();
     let next = served.taken_over().unwrap();
     drop(served);
-    for (place, (now, before)) in seen_but_sleep(&mut machine).iter().zip(&before).enumerate() {
+    for (place, (now, before)) in machine.seen().iter().zip(&before).enumerate() {
         let other = (0..now.len()).find(|&at| now[at] != before[at]);
         assert_eq!(other.map(|at| (at, now[at], before[at])), None, "of what is read in place {place}");
     }
@@ -158,13 +137,6 @@ fn a_machine_finds_everything_as_it_was() {
     let (mut tx, mut rx) = pair(&mut machine, 1);
     exchange(&mut machine, &mut tx, &mut rx, 100);
     assert_eq!(next.counters(0).stops_by_machine, 1);
-}
-
-fn seen_but_sleep(machine: &mut Machine) -> Vec<Vec<u8>> {
-    let mut all = seen(machine);
-    let pages = all.last_mut().unwrap();
-    pages.chunks_exact_mut(4096).for_each(|page| page[0x80..0x84].fill(0));
-    all
 }
 
 #[test]

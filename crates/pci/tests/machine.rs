@@ -2,6 +2,8 @@
 
 use millrace_abi::name::{CardOptions, DeviceName};
 use millrace_abi::pci;
+use millrace_abi::queue::QueueId;
+use millrace_abi::register::map::{Component, dma_base};
 use millrace_card::Card;
 use millrace_dma::{Ordering, Pages, Protection, Region, Word64};
 use millrace_driver::Driver;
@@ -194,5 +196,29 @@ impl Machine {
         let mut bytes = vec![0; len];
         assert_eq!(self.memory.window().span(offset as usize, len).unwrap().read_into(&mut bytes), len);
         bytes
+    }
+
+    /// Everything that it can read, but for whether workers sleep.
+    pub fn seen(&mut self) -> Vec<Vec<u8>> {
+        let mac = Component::RxMac(0).base().unwrap();
+        let mut parts = vec![
+            (CONFIGURATION, 0, 4096),
+            (pci::MSIX_BAR, 0, 8192),
+            (pci::REGISTERS_BAR, 0, 0x100),
+            (pci::REGISTERS_BAR, mac.into(), 0x100),
+        ];
+        for id in [QueueId::rx(0), QueueId::tx(0), QueueId::rx(1), QueueId::tx(1)] {
+            parts.push((pci::REGISTERS_BAR, dma_base(id).unwrap().into(), 0x80));
+        }
+        let mut read = |(region, at, len): (u32, u64, usize)| {
+            let mut bytes = vec![0; len];
+            self.client.region_read(region, at, &mut bytes).unwrap();
+            bytes
+        };
+        let mut all: Vec<_> = parts.into_iter().map(&mut read).collect();
+        let mut pages = self.doorbells.window().slice(0, 4 * 4096).unwrap().to_vec();
+        pages.chunks_exact_mut(4096).for_each(|page| page[0x80..0x84].fill(0));
+        all.push(pages);
+        all
     }
 }
